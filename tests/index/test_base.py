@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -100,7 +99,7 @@ def test_later_knowledge_replaces_earlier_and_forgotten_paths_go(base: Base) -> 
 
 def test_numbers_about_everything(base: Base) -> None:
     assert (base.count(), base.total_bytes(), base.not_held()) == (0, 0, 0)
-    base.apply(known=[known("a", 5), replace(known("b", 6), held=None)])
+    base.apply(known=[known("a", 5), known("b", 6)._replace(held=None)])
     assert (base.count(), base.total_bytes(), base.not_held()) == (2, 11, 1)
 
 
@@ -110,11 +109,11 @@ def test_whether_there_is_anything_and_whether_something_is_absent(base: Base) -
     base.apply(known=[known("a")])
     assert not base.is_empty()
     assert not base.lacks_content()
-    base.apply(known=[replace(known("b"), held=None)])
+    base.apply(known=[known("b")._replace(held=None)])
     assert base.lacks_content()
     base.apply(known=[known("b")])
     assert not base.lacks_content()
-    base.clear(keep=[replace(known("c"), held=None)])
+    base.clear(keep=[known("c")._replace(held=None)])
     assert base.lacks_content()
 
 
@@ -142,7 +141,7 @@ def test_whether_something_is_absent_costs_the_same_among_many(base: Base) -> No
 
 def test_numbers_that_no_honest_file_has_do_no_harm(base: Base) -> None:
     odd = Signature(1 << 70, 1 << 64, 1 << 65, 1 << 63)
-    base.apply(known=[replace(known("a"), size=1 << 70, held=odd), known("b", 1 << 62)])
+    base.apply(known=[known("a")._replace(size=1 << 70, held=odd), known("b", 1 << 62)])
     assert base.get("b") == known("b", 1 << 62)
     assert base.total_bytes() > 1 << 63
     found = base.get("a")
@@ -203,13 +202,13 @@ def test_a_base_may_be_changed_while_it_is_iterated(
     seen = []
     for one in base.below("d"):
         seen.append(one.rel)
-        base.apply(known=[replace(one, size=99)], forgotten=[one.rel])
+        base.apply(known=[one._replace(size=99)], forgotten=[one.rel])
     assert seen == rels
     assert base.count() == 0
 
 
 def test_held_content_is_found_below_the_directory_it_is_in_and_nowhere_else(base: Base) -> None:
-    base.apply(known=[known("a/b/c"), replace(known("d/e"), held=None), known("f-g/h")])
+    base.apply(known=[known("a/b/c"), known("d/e")._replace(held=None), known("f-g/h")])
     assert base.is_held_below(["a"])
     assert base.is_held_below(["x", "a/b"])
     assert not base.is_held_below(["d", "f", "a/b/c", "b"])

@@ -8,13 +8,13 @@ import hashlib
 import json
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from swampstore.errors import NewerFormatError
 from swampstore.index.errors import IndexDamagedError

@@ -459,9 +459,7 @@ def test_files_that_the_base_knows_get_their_hashes_back(
 ) -> None:
     etag = sharded.store.head(raw_rel("m")).etag
     [known] = sharded.base.get_many([raw_rel("m")]).values()
-    from dataclasses import replace
-
-    sharded.base.apply(known=[replace(known, etag=etag)])
+    sharded.base.apply(known=[known._replace(etag=etag)])
     sharded.base.drop_shards([shard_of("m")])  # it did not follow the last commit
     foreign.remove(shard_key(shard_of("m")))
     view = sharded.index.view([shard_of("m")])

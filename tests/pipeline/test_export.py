@@ -12,7 +12,6 @@ import subprocess
 import sys
 import uuid
 from collections import Counter
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
+from msgspec.structs import replace
 
 from swampstore.errors import NewerFormatError, ValidationError
 from swampstore.pipeline import export as exporting

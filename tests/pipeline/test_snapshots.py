@@ -6,12 +6,12 @@ import hashlib
 import json
 import pickle
 import shutil
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from swampstore.artifacts.latest import marker_content
 from swampstore.catalog.schema import Row

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from pyarrow import parquet
 
 from swampstore import init_repo, open_repo
@@ -338,7 +339,7 @@ def test_a_commit_that_was_overtaken_is_refused(shared: Path) -> None:
     with committer(place) as one, committer(place) as other:
         seen = one.view([rel])
         entry = other.entries()[rel]
-        other.commit({rel: replace(entry, size=2)})
+        other.commit({rel: structs.replace(entry, size=2)})
         with pytest.raises(IndexMovedError):
             one.commit({}, [rel], view=seen)
 

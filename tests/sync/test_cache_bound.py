@@ -319,9 +319,7 @@ def test_content_that_was_changed_within_the_grain_of_its_times_stays(ten: Host)
     os.utime(path, ns=(known.held.mtime_ns, known.held.mtime_ns))
     # A file system that has no finer times would show this:
     seen = known.held._replace(ctime_ns=path.stat().st_ctime_ns)
-    from dataclasses import replace
-
-    ten.base.apply(known=[replace(known, held=seen)])
+    ten.base.apply(known=[known._replace(held=seen)])
     ten.service.evict(0)
     assert ten.read(raw(3)).startswith(b"xyz")
 
@@ -395,11 +393,9 @@ def test_versions_that_are_not_whole_stay(ten: Host, mark: str) -> None:
 
 
 def test_content_without_a_known_hash_stays(ten: Host) -> None:
-    from dataclasses import replace
-
     known = ten.base.get(raw(3))
     assert known is not None
-    ten.base.apply(known=[replace(known, sha256=None)])
+    ten.base.apply(known=[known._replace(sha256=None)])
     ten.service.evict(0)
     assert held(ten) == [3]
 

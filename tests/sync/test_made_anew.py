@@ -7,7 +7,6 @@ import json
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -827,7 +826,7 @@ def test_metadata_that_a_late_request_made_again_revives_no_version_without_cont
     late, known = here.store.get(metadata).data, there.base.get(metadata)
     assert known is not None
     # Where tokens are made of content, nothing tells the object from the one before.
-    there.base.apply(known=[replace(known, etag=None)])
+    there.base.apply(known=[known._replace(etag=None)])
     delete_version(here, 2)
     here.write(f"{MODEL.rel}/state/latest", b"1")
     here.push()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import pytest
@@ -109,7 +109,7 @@ def test_without_a_hash_size_and_time_decide() -> None:
     assert not remote_changed(known, Entry(3, THEN, OLD))
     assert remote_changed(known, Entry(4, THEN, OLD))
     assert remote_changed(known, Entry(3, LATER, OLD))
-    assert remote_changed(replace(known, sha256=OLD), Entry(3, LATER))
+    assert remote_changed(known._replace(sha256=OLD), Entry(3, LATER))
 
 
 def test_what_is_on_one_side_only_differs() -> None:
@@ -262,7 +262,7 @@ class World:
         entry = self.remote[path].entry
         is_here = path in machine.files
         known = Known(path, entry.size, entry.sha256, entry.last_modified, None, None)
-        machine.base[path] = replace(known, held=HELD) if is_here else known
+        machine.base[path] = known._replace(held=HELD) if is_here else known
         machine.agreed[path] = machine.files.get(path, "")
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -72,8 +71,7 @@ _ANY_UPLOAD = "SELECT 1 FROM uploads LIMIT 1"
 _INSERT_UPLOAD = "INSERT OR REPLACE INTO uploads VALUES (?, ?, ?)"
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(NamedTuple):
     """One path as cache and remote last agreed on it.
 
     `modified` is the index entry's `lastModified`; `etag` the remote object's, if a transfer told
@@ -469,8 +467,10 @@ def _row(one: Known, partition: str) -> tuple[Any, ...]:
 
 
 def _content_of(row: tuple[Any, ...] | None) -> tuple[int, str | None] | None:
-    known = row and _known(row)
-    return (known.size, known.sha256) if known else None
+    if row is None:
+        return None
+    known = _known(row)
+    return known.size, known.sha256
 
 
 def _known(row: tuple[Any, ...]) -> Known:

@@ -6,8 +6,9 @@ import random
 import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
 
 from swampstore.index.base import Base
 from swampstore.index.errors import IndexDamagedError, IndexMovedError
@@ -17,16 +18,12 @@ from swampstore.index.meta import Meta
 from swampstore.index.partitions import Homes, Scope
 from swampstore.index.state import GONE, PARTIAL, MetaSnapshot, meta_facts
 
-if TYPE_CHECKING:
-    import msgspec
-
 _ATTEMPTS = 40
 _FIRST_PAUSE = 0.01
 _LONGEST_PAUSE = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """Entries to put in and to take out; `expected` is what the decision to do so was based on."""
 
     upserts: Mapping[str, Entry]

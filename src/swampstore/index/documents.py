@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeVar, cast
+
+import msgspec
+from msgspec.structs import replace
 
 from swampstore.clock import asleep_too
 from swampstore.errors import SwampstoreError, ValidationError
@@ -38,8 +40,7 @@ R = TypeVar("R")
 _BOOKKEEPING = "bookkeeping"
 
 
-@dataclass(frozen=True, slots=True)
-class StoredDocument:
+class StoredDocument(msgspec.Struct, frozen=True):
     """A shard or the monolith as it is on the store.
 
     Without `doc` there is none, or (if there is an `etag`) none that can be understood. `is_dirty`

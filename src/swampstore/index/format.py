@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -37,8 +36,7 @@ from swampstore.index.partitions import MONOLITH_KEY, shard_key
 RawEntries = dict[str, msgspec.Raw]
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True, eq=False):
     """What the index says about one file.
 
     `last_modified` is the time of its upload and `local_mtime` the mtime of the uploaded file,
@@ -52,7 +50,17 @@ class Entry:
     sha256: str | None = None
     local_mtime: str | None = None
     commit_seq: int | None = None
-    like: bytes | None = field(default=None, compare=False, repr=False)
+    like: bytes | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Entry) and self._told() == other._told()
+
+    def __hash__(self) -> int:
+        return hash(self._told())
+
+    def _told(self) -> tuple[int, str, str | None, str | None, int | None]:
+        """Return what is said of the file, however it is written."""
+        return self.size, self.last_modified, self.sha256, self.local_mtime, self.commit_seq
 
 
 def entry_known(known: Known) -> Entry:
@@ -60,12 +68,11 @@ def entry_known(known: Known) -> Entry:
     return Entry(known.size, known.modified, known.sha256)
 
 
-@dataclass(slots=True)
-class Document:
+class Document(msgspec.Struct):
     """A monolith or a shard: entries by path, and the members beside `version` and `entries`."""
 
     entries: RawEntries
-    extra: dict[str, msgspec.Raw] = field(default_factory=dict)
+    extra: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
 
     @property
     def commit_seq(self) -> int | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -27,8 +26,7 @@ from swampstore.index.partitions import META_KEY, shard_key
 from swampstore.stores.protocol import check_key
 
 
-@dataclass(frozen=True, slots=True)
-class Meta:
+class Meta(msgspec.Struct, frozen=True):
     """`_meta.json`: which format the remote has, and which partitions.
 
     Version 1: the monolith is the truth and shards are advisory. Version 2: the shards are the
@@ -42,9 +40,9 @@ class Meta:
     version: int
     partitions: Sequence[str]
     commit_seq: int | None = None
-    shards: Mapping[str, str] = field(default_factory=dict)
+    shards: Mapping[str, str] = msgspec.field(default_factory=dict)
     monolith: str | None = None
-    extra: Mapping[str, msgspec.Raw] = field(default_factory=dict)
+    extra: Mapping[str, msgspec.Raw] = msgspec.field(default_factory=dict)
     origin: str | None = None
 
 

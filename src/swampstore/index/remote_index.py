@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from swampstore.clock import Clock
 from swampstore.index.base import Base

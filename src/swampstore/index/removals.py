@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -82,12 +81,11 @@ class Removed(NamedTuple):
     is_settled: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Notes:
+class Notes(msgspec.Struct, frozen=True):
     """All notes of a namespace, to ask whether an object is left of a deletion."""
 
     notes: tuple[Note, ...] = ()
-    _by_rel: Mapping[str, list[tuple[Removal, datetime]]] = field(default_factory=dict)
+    _by_rel: Mapping[str, list[tuple[Removal, datetime]]] = msgspec.field(default_factory=dict)
 
     @classmethod
     def of(cls, notes: Iterable[Note]) -> Notes:

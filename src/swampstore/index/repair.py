@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from functools import cache
+
+from msgspec.structs import replace
 
 from swampstore.index.base import Base, Known
 from swampstore.index.documents import Documents, StoredDocument

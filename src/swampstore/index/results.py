@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import msgspec
 
 
 class Conflict(NamedTuple):
@@ -21,8 +22,7 @@ class Skipped(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Transferred:
+class _Transferred(msgspec.Struct, frozen=True):
     files: int = 0
     bytes: int = 0
     deleted: int = 0
@@ -35,14 +35,11 @@ class _Transferred:
         return self.files + self.deleted
 
 
-class Pushed(_Transferred):
+class Pushed(_Transferred, frozen=True):
     """What a push did to the remote."""
 
-    __slots__ = ()
 
-
-@dataclass(frozen=True, slots=True)
-class Pulled(_Transferred):
+class Pulled(_Transferred, frozen=True):
     """What a pull did to the cache; `left` are paths that somebody changed here meanwhile."""
 
     left: int = 0
@@ -53,8 +50,7 @@ class Pulled(_Transferred):
         return bool(self.conflicts) or self.left > 0
 
 
-@dataclass(frozen=True, slots=True)
-class Preview:
+class Preview(msgspec.Struct, frozen=True):
     """What a sync would do, by path; `conflicts` would be settled without loss."""
 
     push: tuple[str, ...] = ()
@@ -66,8 +62,7 @@ class Preview:
     pull_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SyncCapabilities:
+class SyncCapabilities(msgspec.Struct, frozen=True):
     """What a sync service can do; hosts ask before they rely on it."""
 
     scoped_sync: bool = True
@@ -98,8 +93,7 @@ def no_progress(step: Step) -> None:
     """Tell nobody."""
 
 
-@dataclass(frozen=True, slots=True)
-class SyncStatus:
+class SyncStatus(msgspec.Struct, frozen=True):
     """How a cache stands to its remote, without asking the remote anything.
 
     `content_bytes` is the size of the content that is here and could be fetched again.
@@ -117,4 +111,4 @@ class SyncStatus:
     index_version: int | None
     commit_seq: int | None
     last_verified: str | None
-    extra: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, str] = msgspec.field(default_factory=dict)

@@ -7,9 +7,10 @@ the same answer about the same documents; how bad that is and what to do about i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
+
+import msgspec
 
 from swampstore.index.fingerprints import is_named
 from swampstore.index.meta import Meta
@@ -60,8 +61,7 @@ class ShardContent(NamedTuple):
     problem: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class IndexDocuments:
+class IndexDocuments(msgspec.Struct, frozen=True):
     """The documents of one index as somebody has seen them.
 
     Without `meta` there is none that can be used; it `is_meta_damaged` if there is one all the
@@ -74,8 +74,8 @@ class IndexDocuments:
     is_meta_damaged: bool = False
     monolith: ObjectInfo | None = None
     monolith_problem: str | None = None
-    shards: Mapping[str, ObjectInfo] = field(default_factory=dict)
-    read: Mapping[str, ShardContent] = field(default_factory=dict)
+    shards: Mapping[str, ObjectInfo] = msgspec.field(default_factory=dict)
+    read: Mapping[str, ShardContent] = msgspec.field(default_factory=dict)
 
     @property
     def listed(self) -> frozenset[str]:

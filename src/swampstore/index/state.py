@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from swampstore.index.base import Base
 from swampstore.index.documents import StoredDocument
@@ -256,8 +256,7 @@ def _name(scope: Scope | None) -> str:
     return f"{AGREED}:{scope.key}" if scope else AGREED
 
 
-@dataclass(frozen=True, slots=True)
-class MetaSnapshot:
+class MetaSnapshot(msgspec.Struct, frozen=True):
     """One look at a remote.
 
     `etag` and `token` are those of the `_meta.json` object (None: there is none), also of one that
@@ -280,7 +279,7 @@ class MetaSnapshot:
     exists: bool = True
     discovered: StoredDocument | None = None
     is_exact: bool = False
-    versions: Mapping[str, Mapping[str, ObjectInfo]] = field(default_factory=dict)
+    versions: Mapping[str, Mapping[str, ObjectInfo]] = msgspec.field(default_factory=dict)
     origin: str | None = None
     leaves_out: bool = False
     is_recalled: bool = False

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+from msgspec.structs import replace
 
 from swampstore.clock import Clock
 from swampstore.index.base import Base
@@ -40,8 +42,7 @@ if TYPE_CHECKING:
     from swampstore.index.watch import Watch
 
 
-@dataclass(frozen=True, slots=True)
-class IndexContext:
+class IndexContext(msgspec.Struct, frozen=True):
     """What every version works with: the index of one remote, and what this cache knows of it.
 
     `doubtful` are shards that may be there though nobody tells of them.
@@ -54,11 +55,10 @@ class IndexContext:
     watch: Watch
     own_shards: OwnShards
     clock: Clock
-    doubtful: set[str] = field(default_factory=set)
+    doubtful: set[str] = msgspec.field(default_factory=set)
 
 
-@dataclass(frozen=True, slots=True)
-class Rebuild:
+class Rebuild(msgspec.Struct, frozen=True):
     """An index that is made anew as a whole, from entries that somebody has settled.
 
     `meta` is the last one that could be read, `token` the condition for replacing it, `shards` are

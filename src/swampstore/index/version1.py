@@ -7,8 +7,9 @@ but the monolith may write it alone; then whoever reads takes all of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Generator, Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from swampstore.clock import Clock, to_iso
 from swampstore.index.changes import Change, index_moved, new_write_id

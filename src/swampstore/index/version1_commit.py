@@ -11,8 +11,10 @@ shards that are not those of the last monolith that there was agreement about.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
 
 from swampstore.clock import Clock, to_iso
 from swampstore.index.base import Base
@@ -56,8 +58,7 @@ _MUCH = 1_000_000
 _TOLD = "told_of_index_size"
 
 
-@dataclass(frozen=True, slots=True)
-class MonolithCommitted:
+class MonolithCommitted(msgspec.Struct, frozen=True):
     """The remote after a commit.
 
     `monolith_before` and `monolith` are the ETags of the monolith. `snapshot` is the `_meta.json`
@@ -72,8 +73,7 @@ class MonolithCommitted:
     touched: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Written:
+class _Written(msgspec.Struct, frozen=True):
     """A monolith of ours, the one it replaced, and what was seen of the remote before."""
 
     before: StoredDocument
@@ -88,8 +88,7 @@ class _Written:
         return frozenset(partition_of(rel) for rel in rels if before.get(rel) != now.get(rel))
 
 
-@dataclass(frozen=True, slots=True)
-class _Shards:
+class _Shards(msgspec.Struct, frozen=True):
     """The shards of a monolith by now; `is_whole`: all of them are what they should be."""
 
     partitions: tuple[str, ...]

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from swampstore.clock import Clock
 from swampstore.index.changes import NO_CHANGE, Change, index_moved, new_write_id, trust

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
 
 from swampstore.errors import SwampstoreError
 from swampstore.index.changes import (
@@ -58,8 +60,7 @@ if TYPE_CHECKING:
 _MADE_ANEW = "made anew"
 
 
-@dataclass(frozen=True, slots=True)
-class _Shard:
+class _Shard(msgspec.Struct, frozen=True):
     """A touched shard: what is on the store now, and the ETag of the entries it replaced.
 
     `data` is what was written, empty if nothing was.
@@ -70,8 +71,7 @@ class _Shard:
     data: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class ShardsCommitted:
+class ShardsCommitted(msgspec.Struct, frozen=True):
     """The remote after a commit.
 
     `onto` is the `_meta.json` it was built on, `etags_before` the shards it was merged onto (by
@@ -83,7 +83,7 @@ class ShardsCommitted:
     onto: MetaSnapshot
     etags_before: Mapping[str, str | None]
     etags: Mapping[str, str | None]
-    written: Mapping[str, tuple[StoredDocument, bytes]] = field(default_factory=dict)
+    written: Mapping[str, tuple[StoredDocument, bytes]] = msgspec.field(default_factory=dict)
 
 
 class ShardCommit:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterator
-from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from swampstore.clock import EPOCH, from_iso, to_iso
 from swampstore.index.changes import (

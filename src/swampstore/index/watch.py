@@ -9,8 +9,10 @@ old client goes unnoticed for that long. On version 2 the monolith is frozen and
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+
+import msgspec
+from msgspec.structs import replace
 
 from swampstore.clock import Clock, asleep_too, from_iso, to_iso
 from swampstore.index.base import Base
@@ -51,8 +53,7 @@ _MONOLITH_EVERY = timedelta(seconds=60)
 _MOMENT = 10
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(msgspec.Struct, frozen=True):
     """What the store said about `_meta.json`: its content, nothing new, or that there is none."""
 
     fetched: Fetched | None = None

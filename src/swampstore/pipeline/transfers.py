@@ -12,7 +12,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
@@ -187,7 +187,7 @@ def _recorded_by(done: Done[Upload, Placed], began_ns: int) -> Done[Upload, Plac
     """
     if not isinstance(done.result, Uploaded):
         return done
-    known = replace(done.result.known, recorded_ns=min(began_ns, done.result.known.recorded_ns))
+    known = done.result.known._replace(recorded_ns=min(began_ns, done.result.known.recorded_ns))
     return done._replace(result=done.result._replace(known=known))
 
 

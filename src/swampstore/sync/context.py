@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from swampstore.clock import Clock
 from swampstore.index.base import Base
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
     from swampstore.sync.install import PlainInstaller
 
 
-@dataclass(frozen=True, slots=True)
-class SyncContext:
+class SyncContext(msgspec.Struct, frozen=True):
     """One cache, its remote, and what is known about both."""
 
     store: AttentiveStore

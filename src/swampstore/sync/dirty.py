@@ -13,7 +13,7 @@ import os
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from swampstore.errors import DiskError, LockTimeoutError
 from swampstore.files import disk_errors, open_shared
@@ -35,8 +35,7 @@ LOCK = f"{JOURNAL}-lock"
 _TIMEOUT = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """What was marked at one moment: `paths` exactly, `bulk` if anything else may have changed.
 
     `removals` are those paths at or below which absence may be deletion.
@@ -167,7 +166,7 @@ class DirtyTracker:
             return Snapshot()
         state = self._sidecar.update(self._adopted)
         push = self._journal.begin_push()
-        return replace(self._seen(state), push=push, chain=state.chain, listed=state.dirty_paths)
+        return self._seen(state)._replace(push=push, chain=state.chain, listed=state.dirty_paths)
 
     def let_others_mark(
         self, snapshot: Snapshot, done: Iterable[str], *, walked: bool = False
@@ -235,8 +234,7 @@ class DirtyTracker:
         """
 
         def proven(state: SidecarState) -> SidecarState:
-            return replace(
-                self._adopted(state),
+            return self._adopted(state)._replace(
                 fingerprint=(fingerprint or "").strip('"'),
                 last_verified_at=at,
                 commit_seq=commit_seq,

@@ -16,9 +16,10 @@ from __future__ import annotations
 import heapq
 import os
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
+
+import msgspec
 
 from swampstore.errors import SwampstoreError
 from swampstore.files import disk_errors
@@ -43,8 +44,7 @@ _BATCH = 128
 _ROOM = 0.9
 
 
-@dataclass(frozen=True, slots=True)
-class Evicted:
+class Evicted(msgspec.Struct, frozen=True):
     """What an eviction did, or would do; `held` is the size of the content that stays.
 
     `unproven` is content that stays because the remote does not have it as the index says.
@@ -255,7 +255,7 @@ class Eviction:
         content = remote_content(self._context, known.rel)
         if content is None or content.sha256 != known.sha256:
             return None
-        return candidate._replace(known=replace(known, etag=content.token))
+        return candidate._replace(known=known._replace(etag=content.token))
 
     def _let_it_be_sent_again(self, known: Known) -> None:
         """Let the next push look at content whose object is gone, and see that it must be sent.
@@ -263,7 +263,7 @@ class Eviction:
         If the index does not name it any more, the next pull or push notices that instead.
         """
         base = self._context.base
-        base.apply(known=[replace(known, etag=None, recorded_ns=0)])
+        base.apply(known=[known._replace(etag=None, recorded_ns=0)])
         base.note_uploads({known.rel: ("", "")})
         self._context.tracker.mark_written(self._context.names.mark(known.rel))
 
@@ -310,7 +310,7 @@ class Eviction:
         self._announce_absences()
         marks = [context.names.mark(rel) for rel in unchanged]
         self._uses.begin_leaving(marks)
-        context.base.apply(known=[replace(one.known, held=None) for one in unchanged.values()])
+        context.base.apply(known=[one.known._replace(held=None) for one in unchanged.values()])
         context.installer.make_durable()
         gone = self._move_out(unchanged)
         context.base.apply(known=[one.known for rel, one in unchanged.items() if rel not in gone])
@@ -358,7 +358,7 @@ class Eviction:
             if known is not None and known.held is None and self._may_go(rel):
                 found = self._hashed(rel)
                 if found is not None and found[0] == known.sha256:
-                    context.base.apply(known=[replace(known, held=found[1])])
+                    context.base.apply(known=[known._replace(held=found[1])])
             self._uses.end_leaving([mark])
 
     def _hashed(self, rel: str) -> tuple[str, Signature] | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from swampstore.errors import ContentMissingError, ContentOutdatedError, SwampstoreError
 from swampstore.files.signature import signature
@@ -26,8 +27,7 @@ _ATTEMPTS = 3
 OUTDATED = "others have changed it since the last sync of this machine"
 
 
-@dataclass(frozen=True, slots=True)
-class Hydrated:
+class Hydrated(msgspec.Struct, frozen=True):
     """What was fetched, or would be; `missing` are the paths of which the remote has nothing."""
 
     files: int = 0

@@ -10,8 +10,10 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from swampstore.artifacts.name_lock import Mutations
 from swampstore.catalog.catalog import Catalog
@@ -163,8 +165,7 @@ class SyncParts(NamedTuple):
         return SyncService(self.context, self.cache_lock, bound, self.commit_lock)
 
 
-@dataclass(frozen=True, slots=True)
-class Connection:
+class Connection(msgspec.Struct, frozen=True):
     """A cache and its remote. `counting` sees every request, repetitions included."""
 
     service: SyncService

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
 
 from swampstore.artifacts.latest import wins
 from swampstore.errors import SwampstoreError
@@ -38,12 +39,8 @@ from swampstore.sync.merge import Decision, Local, decide, remote_changed
 from swampstore.sync.push_plan import Plan
 from swampstore.sync.scan import Links, is_covered, is_unfinished, was_here
 
-if TYPE_CHECKING:
-    import msgspec
 
-
-@dataclass(slots=True)
-class _State:
+class _State(msgspec.Struct):
     """The local file of one path against the base."""
 
     local: Local
@@ -51,39 +48,38 @@ class _State:
     sha256: str | None = None
 
 
-@dataclass(slots=True)
-class PullWork:
+class PullWork(msgspec.Struct):
     """What has to be done, and what has been found out, over any number of slices."""
 
-    downloads: dict[str, Download] = field(default_factory=dict)
-    removals: dict[str, Known] = field(default_factory=dict)
-    expected: dict[str, Signature | None] = field(default_factory=dict)
-    known: list[Known] = field(default_factory=list)
+    downloads: dict[str, Download] = msgspec.field(default_factory=dict)
+    removals: dict[str, Known] = msgspec.field(default_factory=dict)
+    expected: dict[str, Signature | None] = msgspec.field(default_factory=dict)
+    known: list[Known] = msgspec.field(default_factory=list)
     # Content that stays on the remote, and has changed there: what was known of it before.
-    changed_there: dict[str, Known] = field(default_factory=dict)
-    forgotten: list[str] = field(default_factory=list)
-    conflicts: list[Conflict] = field(default_factory=list)
-    skipped: list[Skipped] = field(default_factory=list)
+    changed_there: dict[str, Known] = msgspec.field(default_factory=dict)
+    forgotten: list[str] = msgspec.field(default_factory=list)
+    conflicts: list[Conflict] = msgspec.field(default_factory=list)
+    skipped: list[Skipped] = msgspec.field(default_factory=list)
     # Slices that are done when none of their paths is left over: (partition, scope) -> etag.
-    slices: dict[tuple[str, str], str] = field(default_factory=dict)
-    undone: list[str] = field(default_factory=list)
-    slice_of: dict[str, tuple[str, str]] = field(default_factory=dict)
-    unfinished: set[tuple[str, str]] = field(default_factory=set)
-    failures: dict[str, str] = field(default_factory=dict)
+    slices: dict[tuple[str, str], str] = msgspec.field(default_factory=dict)
+    undone: list[str] = msgspec.field(default_factory=list)
+    slice_of: dict[str, tuple[str, str]] = msgspec.field(default_factory=dict)
+    unfinished: set[tuple[str, str]] = msgspec.field(default_factory=set)
+    failures: dict[str, str] = msgspec.field(default_factory=dict)
     # Data names of which something arrived or went, and what kept some of it from that.
-    names: set[str] = field(default_factory=set)
+    names: set[str] = msgspec.field(default_factory=set)
     # Of these, those that came as a whole, with a `latest` that is right.
-    settled: set[str] = field(default_factory=set)
-    left: set[str] = field(default_factory=set)
+    settled: set[str] = msgspec.field(default_factory=set)
+    left: set[str] = msgspec.field(default_factory=set)
     # What the index names and the store does not have.
-    dangling: list[str] = field(default_factory=list)
+    dangling: list[str] = msgspec.field(default_factory=list)
     # What left the index, and of that what nobody deleted: the next push names it again. What was
     # deleted here as well is for the push.
-    vanished: dict[str, Known] = field(default_factory=dict)
-    rescued: set[str] = field(default_factory=set)
-    deleted: dict[str, Known] = field(default_factory=dict)
+    vanished: dict[str, Known] = msgspec.field(default_factory=dict)
+    rescued: set[str] = msgspec.field(default_factory=set)
+    deleted: dict[str, Known] = msgspec.field(default_factory=dict)
     # Versions of ours, by data name, whose numbers others have used again without having seen them.
-    clashes: Mapping[str, set[int]] = field(default_factory=dict)
+    clashes: Mapping[str, set[int]] = msgspec.field(default_factory=dict)
 
 
 class PullPlanner:
@@ -330,7 +326,7 @@ class PullPlanner:
             case Decision.NOTHING if before is not None and state.signature is not None:
                 if state.signature != before.held:
                     work.known.append(
-                        replace(before, held=state.signature, recorded_ns=self._began_ns)
+                        before._replace(held=state.signature, recorded_ns=self._began_ns)
                     )
 
     def _fetch(self, rel: str, entry: Entry, here: Signature | None, work: PullWork) -> None:
@@ -462,7 +458,7 @@ def _forget(known: Known, work: PullWork, *, is_deleted: bool) -> None:
         return
     work.forgotten.append(known.rel)
     # It never came here, or was removed by hand or lost: its object may be the last copy.
-    work.vanished[known.rel] = replace(known, held=None)
+    work.vanished[known.rel] = known._replace(held=None)
 
 
 def known_of(

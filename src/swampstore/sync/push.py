@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Container, Iterable, Iterator
-from dataclasses import replace
 from operator import itemgetter
 
 from swampstore.errors import ContentDamagedError, DiskError, SwampstoreError
@@ -224,7 +223,7 @@ class Push:
         everything = self._full and self._scope is None
         prepared.unfinished = self._deletions.unfinished(everything=everything)
         prepared.touched = [
-            replace(known, held=now, recorded_ns=self._began_ns)
+            known._replace(held=now, recorded_ns=self._began_ns)
             for known, now in scan.touched
             if known.rel not in changed
         ]

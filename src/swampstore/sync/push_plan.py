@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+
+import msgspec
 
 from swampstore.artifacts.latest import is_right, latest_of
 from swampstore.files.signature import signature
@@ -40,8 +41,7 @@ from swampstore.sync.scan import Changed, Scan, hashed, removed_meanwhile
 from swampstore.sync.uploads import Upload, Uploaded
 
 
-@dataclass(slots=True)
-class Plan:
+class Plan(msgspec.Struct):
     """What a push will do.
 
     `clashes` (versions by data name) and `copies` have to be settled before anything is
@@ -51,22 +51,21 @@ class Plan:
     remote has, though neither the base nor the index tells that.
     """
 
-    uploads: dict[str, Upload] = field(default_factory=dict)
-    sizes: dict[str, int] = field(default_factory=dict)
-    removals: dict[str, Known] = field(default_factory=dict)
-    adopted: dict[str, Known] = field(default_factory=dict)
-    forgotten: set[str] = field(default_factory=set)
-    clashes: dict[str, set[int]] = field(default_factory=dict)
-    copies: dict[str, tuple[Changed, Entry]] = field(default_factory=dict)
-    conflicts: dict[str, Conflict] = field(default_factory=dict)
-    reread: set[str] = field(default_factory=set)
-    stuck: dict[str, str] = field(default_factory=dict)
-    withheld: dict[str, str] = field(default_factory=dict)
-    shared: set[str] = field(default_factory=set)
+    uploads: dict[str, Upload] = msgspec.field(default_factory=dict)
+    sizes: dict[str, int] = msgspec.field(default_factory=dict)
+    removals: dict[str, Known] = msgspec.field(default_factory=dict)
+    adopted: dict[str, Known] = msgspec.field(default_factory=dict)
+    forgotten: set[str] = msgspec.field(default_factory=set)
+    clashes: dict[str, set[int]] = msgspec.field(default_factory=dict)
+    copies: dict[str, tuple[Changed, Entry]] = msgspec.field(default_factory=dict)
+    conflicts: dict[str, Conflict] = msgspec.field(default_factory=dict)
+    reread: set[str] = msgspec.field(default_factory=set)
+    stuck: dict[str, str] = msgspec.field(default_factory=dict)
+    withheld: dict[str, str] = msgspec.field(default_factory=dict)
+    shared: set[str] = msgspec.field(default_factory=set)
 
 
-@dataclass(slots=True)
-class PreparedPush:
+class PreparedPush(msgspec.Struct):
     """Everything of a push that needs no lock: the uploads are done, the index is untouched.
 
     `walked` says that it looks at every file of its scope, marked or not.
@@ -77,29 +76,29 @@ class PreparedPush:
     walked: bool
     scope: Scope | None
     view: View | None = None
-    plan: Plan = field(default_factory=Plan)
+    plan: Plan = msgspec.field(default_factory=Plan)
     # Whether the uploads of the plan are left to the moment in which the lock is taken.
     is_waiting: bool = False
     # Whether one of those met an object that is not ours.
     is_occupied: bool = False
-    uploaded: dict[str, Uploaded] = field(default_factory=dict)
-    touched: list[Known] = field(default_factory=list)
-    failures: dict[str, str] = field(default_factory=dict)
-    stuck: dict[str, str] = field(default_factory=dict)
-    deleted: dict[str, Known] = field(default_factory=dict)
+    uploaded: dict[str, Uploaded] = msgspec.field(default_factory=dict)
+    touched: list[Known] = msgspec.field(default_factory=list)
+    failures: dict[str, str] = msgspec.field(default_factory=dict)
+    stuck: dict[str, str] = msgspec.field(default_factory=dict)
+    deleted: dict[str, Known] = msgspec.field(default_factory=dict)
     # Whether that was a deletion is for the next push to find out.
-    vanished: set[str] = field(default_factory=set)
+    vanished: set[str] = msgspec.field(default_factory=set)
     # Content of versions that another program is still writing.
-    begun: set[str] = field(default_factory=set)
+    begun: set[str] = msgspec.field(default_factory=set)
     # Content that is not what its metadata speaks of.
-    damaged: set[str] = field(default_factory=set)
-    skipped: list[Skipped] = field(default_factory=list)
-    told: list[Conflict] = field(default_factory=list)
-    first_look: Scan = field(default_factory=Scan)
+    damaged: set[str] = msgspec.field(default_factory=set)
+    skipped: list[Skipped] = msgspec.field(default_factory=list)
+    told: list[Conflict] = msgspec.field(default_factory=list)
+    first_look: Scan = msgspec.field(default_factory=Scan)
     # Notes of what was to be removed, by pushes that were stopped.
-    unfinished: set[str] = field(default_factory=set)
+    unfinished: set[str] = msgspec.field(default_factory=set)
     # Objects of this push that no index will name: their versions got other numbers.
-    abandoned: dict[str, Known] = field(default_factory=dict)
+    abandoned: dict[str, Known] = msgspec.field(default_factory=dict)
 
     @property
     def has_seen_all(self) -> bool:
@@ -195,7 +194,7 @@ class Planner:
             del removals[rel]
         for rel in parted_from_metadata(removals):
             if self._entry(metadata_beside(rel)) is not None:
-                self._plan.adopted[rel] = replace(removals.pop(rel), held=None)
+                self._plan.adopted[rel] = removals.pop(rel)._replace(held=None)
 
     def _take_content_along(self) -> None:
         """Delete with a version also content that this cache could not get, and knows nothing of.

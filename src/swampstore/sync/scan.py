@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Collection, Container, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import msgspec
 
 from swampstore.errors import ValidationError
 from swampstore.files import disk_errors
@@ -83,8 +84,7 @@ class Touched(NamedTuple):
     signature: Signature
 
 
-@dataclass(slots=True)
-class Scan:
+class Scan(msgspec.Struct):
     """The result of looking: what changed, what is gone for sure, what was left alone.
 
     `nameless` says of files why nothing on the remote can be called like them.
@@ -93,14 +93,14 @@ class Scan:
     and a look at everything did not find.
     """
 
-    changed: list[Changed] = field(default_factory=list)
-    touched: list[Touched] = field(default_factory=list)
-    deleted: list[Known] = field(default_factory=list)
-    skipped: list[Skipped] = field(default_factory=list)
-    nameless: dict[str, str] = field(default_factory=dict)
-    unfinished: list[str] = field(default_factory=list)
-    seen: dict[str, Signature] = field(default_factory=dict)
-    missing: list[Known] = field(default_factory=list)
+    changed: list[Changed] = msgspec.field(default_factory=list)
+    touched: list[Touched] = msgspec.field(default_factory=list)
+    deleted: list[Known] = msgspec.field(default_factory=list)
+    skipped: list[Skipped] = msgspec.field(default_factory=list)
+    nameless: dict[str, str] = msgspec.field(default_factory=dict)
+    unfinished: list[str] = msgspec.field(default_factory=list)
+    seen: dict[str, Signature] = msgspec.field(default_factory=dict)
+    missing: list[Known] = msgspec.field(default_factory=list)
     looked_at: int = 0
 
 

@@ -12,9 +12,9 @@ import json
 import math
 import os
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeGuard
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeGuard
 
 from swampstore.files import read_file, replace_file
 from swampstore.formats import LARGEST_NUMBER, NEWEST, refuse_newer
@@ -43,8 +43,7 @@ _ORDER = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SidecarState:
+class SidecarState(NamedTuple):
     """What a sidecar says. The defaults are those of one that is missing or unreadable.
 
     `is_trusted`: it could be read, and lists paths at all. `has_overflowed`: everything is
@@ -64,7 +63,7 @@ class SidecarState:
     commit_seq: int | None = None
     has_overflowed: bool = False
     chain: str | None = None
-    others: Mapping[str, Any] = field(default_factory=dict)
+    others: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def must_walk(self) -> bool:
@@ -95,8 +94,7 @@ class SidecarState:
         room = max(MAX_PATHS - len(self.dirty_paths), 0)
         # An unknown amount of older work stays one, however exact the new marks are.
         bulk = self.bulk_invalidated or self.must_walk or len(new) > room
-        return replace(
-            self,
+        return self._replace(
             local_dirty=True,
             dirty_paths=(*self.dirty_paths, *new[:room]),
             written=frozenset(path for path in (*self.written, *new[:room]) if path not in removed),
@@ -106,7 +104,7 @@ class SidecarState:
 
     def invalidated(self) -> SidecarState:
         """Return this with everything to be looked at."""
-        return replace(self, local_dirty=True, bulk_invalidated=True, has_overflowed=False)
+        return self._replace(local_dirty=True, bulk_invalidated=True, has_overflowed=False)
 
     def without(self, paths: Container[str], *, walked: bool) -> SidecarState:
         """Return this without some paths and, after a full walk, without any invalidation."""
@@ -115,8 +113,7 @@ class SidecarState:
         others = dict(self.others)
         if walked:
             others.pop("dirtyPathsOverflowed", None)
-        return replace(
-            self,
+        return self._replace(
             # A client that finds this false skips its push, even if it was told of a change
             # meanwhile and wrote nothing down because everything was invalidated already.
             local_dirty=bool(left) or bulk,
@@ -247,7 +244,7 @@ class Sidecar:
             changed = change(state)
             if changed == state and state.chain is not None:
                 return state
-            changed = replace(changed, is_trusted=True, chain=state.chain or os.urandom(8).hex())
+            changed = changed._replace(is_trusted=True, chain=state.chain or os.urandom(8).hex())
             data = encode(changed, self._member)
             with contextlib.suppress(_OvertakenError):
                 replace_file(self._path, data, durable=False, check=partial(self._check, state))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Container, Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from swampstore.files.signature import Signature, signature
@@ -131,7 +130,7 @@ def remember_installed(context: SyncContext) -> None:
         return
     began_ns = time.time_ns()
     held = {one: _held(context, one) for one in noted}
-    known = [replace(one, held=now, recorded_ns=began_ns) for one, now in held.items() if now]
+    known = [one._replace(held=now, recorded_ns=began_ns) for one, now in held.items() if now]
     known += _deleted_since(context, noted, held)
     context.base.apply(known=known, facts={ARRIVING: None})
 
@@ -158,7 +157,7 @@ def _deleted_since(
         if not version_file(one.rel) or one.rel.rpartition("/")[0] in staying:
             continue
         if held[one] is None and is_covered(one.rel, removals):
-            yield replace(one, held=Signature(one.size, 0, 0, 0))
+            yield one._replace(held=Signature(one.size, 0, 0, 0))
 
 
 def _is_landing(context: SyncContext, one: Known) -> bool:
@@ -377,4 +376,4 @@ def _as_named(context: SyncContext, deleted: Collection[Known]) -> Iterator[Know
         if entry is None:
             yield known
         elif merge.is_as_known(context, known, entry):
-            yield replace(known, modified=entry.last_modified)
+            yield known._replace(modified=entry.last_modified)

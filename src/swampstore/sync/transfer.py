@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from operator import itemgetter
 from types import MappingProxyType
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from swampstore.errors import SwampstoreError
 from swampstore.files import is_out_of_space
