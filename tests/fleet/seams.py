@@ -328,8 +328,8 @@ def _patch_swampstore() -> None:
         _exists=_runs,
         _start_of=lambda pid: "1" if _runs(pid) else "",
     )
-    defaults = RetryPolicy.__init__.__defaults__ or ()
-    _patch(RetryPolicy.__init__, __defaults__=(*defaults[:-2], time.sleep, _uniform))
+    defaults = RetryPolicy.__new__.__defaults__ or ()
+    _patch(RetryPolicy.__new__, __defaults__=(*defaults[:-2], time.sleep, _uniform))
     _patch(store_configs, _store_type=lambda _: MemoryConfig)
     _patch(MemoryConfig, open=lambda config: FleetStore(BUCKETS[config.name]))
     _replace(probe.probe, _believe)

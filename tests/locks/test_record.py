@@ -8,7 +8,6 @@ import pwd
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -131,7 +130,7 @@ def test_a_renewed_record_differs_whatever_the_clock_says(
 ) -> None:
     renewed = record.renewed(now)
     assert renewed.encode() != record.encode()
-    assert replace(renewed, acquired_at=record.acquired_at) == record
+    assert renewed._replace(acquired_at=record.acquired_at) == record
 
 
 def test_two_records_of_one_process_have_different_nonces() -> None:
@@ -171,7 +170,7 @@ def test_a_process_is_dead_once_it_has_ended(child: subprocess.Popen[bytes]) -> 
 def test_a_pid_that_was_given_to_another_process_is_not_the_holder() -> None:
     record = new_record(30.0)
     assert not is_dead(record)
-    assert is_dead(replace(record, process=f"{record.process}0"))
+    assert is_dead(record._replace(process=f"{record.process}0"))
 
 
 def free_pid() -> int:
@@ -188,30 +187,30 @@ def test_h39_nothing_is_known_of_a_process_on_another_machine_or_in_another_cont
     boot, namespace, _, start = ours.process.split(":")
     gone = free_pid()
     elsewhere = [
-        replace(ours, pid=gone, process=f"{boot}:{namespace}1:{gone}:{start}"),
-        replace(ours, pid=gone, process=f"other:{namespace}:{gone}:{start}"),
-        replace(ours, pid=gone, process="", hostname="elsewhere"),
-        replace(ours, pid=gone, process="garbage"),
-        replace(ours, pid=0, process=""),
-        replace(ours, pid=-1, process=""),
-        replace(ours, pid=2**40, process=""),
+        ours._replace(pid=gone, process=f"{boot}:{namespace}1:{gone}:{start}"),
+        ours._replace(pid=gone, process=f"other:{namespace}:{gone}:{start}"),
+        ours._replace(pid=gone, process="", hostname="elsewhere"),
+        ours._replace(pid=gone, process="garbage"),
+        ours._replace(pid=0, process=""),
+        ours._replace(pid=-1, process=""),
+        ours._replace(pid=2**40, process=""),
     ]
     assert [is_dead(record) for record in elsewhere] == [False] * len(elsewhere)
-    assert is_dead(replace(ours, pid=gone, process=f"{boot}:{namespace}:{gone}:{start}"))
+    assert is_dead(ours._replace(pid=gone, process=f"{boot}:{namespace}:{gone}:{start}"))
 
 
 def test_h39_of_another_client_on_this_machine_the_pid_is_asked_for() -> None:
-    ours = replace(new_record(30.0), process="")
+    ours = new_record(30.0)._replace(process="")
     assert not is_dead(ours)
-    assert not is_dead(replace(ours, pid=1))
-    assert is_dead(replace(ours, pid=free_pid()))
+    assert not is_dead(ours._replace(pid=1))
+    assert is_dead(ours._replace(pid=free_pid()))
 
 
 def test_the_lock_of_a_process_on_another_machine_is_never_our_parents() -> None:
-    parent = replace(new_record(30.0), pid=os.getppid(), process="")
+    parent = new_record(30.0)._replace(pid=os.getppid(), process="")
     assert is_of(parent, os.getppid())
-    assert not is_of(replace(parent, hostname="elsewhere"), os.getppid())
-    assert not is_of(replace(parent, process="elsewhere:1:2:3"), os.getppid())
+    assert not is_of(parent._replace(hostname="elsewhere"), os.getppid())
+    assert not is_of(parent._replace(process="elsewhere:1:2:3"), os.getppid())
     assert not is_of(parent, None)
     assert not is_of(None, os.getppid())
 

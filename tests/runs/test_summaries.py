@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,8 +46,8 @@ def cli(
 
 def save(repo: Repo, number: int, **changed: object) -> Output:
     started = f"2026-05-14T{number // 60 % 24:02}:{number % 60:02}:00.000Z"
-    output = replace(OUTPUT, id=f"{number:08x}-0000", started_at=started)
-    return Outputs(repo).save(replace(output, **changed))  # type: ignore[arg-type]
+    output = OUTPUT._replace(id=f"{number:08x}-0000", started_at=started)
+    return Outputs(repo).save(output._replace(**changed))  # type: ignore[arg-type]
 
 
 def ids(index: OutputIndex, predicate: str | None = None) -> list[int]:
@@ -97,7 +96,7 @@ def test_the_index_follows_the_records(repo: Repo, index: OutputIndex) -> None:
     assert index.refresh() == 5
     assert index.refresh() == 0
     changed = save(repo, 6, status="running")
-    Outputs(repo).save(replace(changed, status="failed"))
+    Outputs(repo).save(changed._replace(status="failed"))
     assert ids(index, 'status == "failed"') == [6, 3, 2]
     for path in Path(repo.tree.path("outputs/probe")).rglob("*.yaml"):
         path.unlink()

@@ -6,7 +6,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -53,7 +52,7 @@ def soon(seconds: float = PLENTY) -> float:
 def foreign_record(**changes: Any) -> LockRecord:
     """Return a record as another client on another machine writes it."""
     theirs: dict[str, Any] = {"holder": "bob@elsewhere", "hostname": "elsewhere", "since": None}
-    return replace(new_record(30.0), **{**theirs, "process": "", "pid": 4242, **changes})
+    return new_record(30.0)._replace(**{**theirs, "process": "", "pid": 4242, **changes})
 
 
 def put_foreign(store: Store, key: str = KEY, **changes: Any) -> LockRecord:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swampstore.artifacts import claims
 from swampstore.artifacts import versions as on_disk
@@ -176,8 +175,7 @@ def remove_versions(tree: Tree, change: Change, ref: DataRef, versions: Iterable
 # All over the datastore --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Leftover:
+class Leftover(NamedTuple):
     """A version directory that was claimed, or written for a later commit, and then abandoned."""
 
     ref: DataRef
@@ -185,8 +183,7 @@ class Leftover:
     deferred: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Swept:
+class Swept(NamedTuple):
     """What a sweep removed, or would remove."""
 
     leftovers: tuple[Leftover, ...]

@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swampstore.audit.segments import append, files
 from swampstore.clock import from_iso, to_iso
@@ -30,8 +29,7 @@ COMMAND, VAULT = "command", "vault"
 READ = "get"
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One thing that was done. `models` are its addresses, TYPE/ID; `members` the whole line."""
 
     timestamp: str
@@ -39,7 +37,7 @@ class Event:
     command: str
     actor: str
     models: tuple[str, ...] = ()
-    members: Mapping[str, Any] = field(default_factory=dict)
+    members: Mapping[str, Any] = {}
 
     def to_json(self) -> dict[str, Any]:
         """Return the line, with what every event has first."""

@@ -12,7 +12,7 @@ import os
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 from swampstore.catalog.catalog import Catalog
 from swampstore.catalog.database import Database
@@ -33,8 +33,7 @@ _ROWIDS = "SELECT rowid FROM catalog WHERE namespace = ? AND rowid <= ?"
 _SET_META = "INSERT OR REPLACE INTO catalog_meta VALUES (?, ?)"
 
 
-@dataclass(frozen=True, slots=True)
-class Pulled:
+class Pulled(NamedTuple):
     """The state of a pulled catalog: its rows, when its export was made, and which one it was.
 
     `bad` counts what could not be understood.
@@ -101,7 +100,7 @@ class ForeignCatalogs:
             rows = read()
             count = _replace(db, namespace, rows)
             pulled = Pulled(count, exported_at, etag, rows.bad)
-            db.execute(_SET_META, (f"{_STAMP}{namespace}", json.dumps(asdict(pulled))))
+            db.execute(_SET_META, (f"{_STAMP}{namespace}", json.dumps(pulled._asdict())))
             return pulled
 
         return self.rows.write(work)

@@ -7,7 +7,6 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -140,7 +139,7 @@ def _with_inputs(repo: Any, request: MethodRequest, pairs: tuple[str, ...]) -> M
     from swampstore.runs.method_plan import find_target
 
     schema = find_target(repo, request).input_schema
-    return replace(request, inputs=parse_pairs(pairs, schema))
+    return request._replace(inputs=parse_pairs(pairs, schema))
 
 
 def _tell(session: Session, result: MethodResult) -> None:

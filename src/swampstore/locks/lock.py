@@ -6,7 +6,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Generic, TypeVar
 
 from swampstore.clock import asleep_too, system_clock
@@ -168,7 +167,7 @@ class StoreLock:
         assert self._record is not None
         self._is_stealing = True
         # Its purpose lets others begin, who must not meet what the former holder left undone.
-        self._record = replace(self._record, purpose="")
+        self._record = self._record._replace(purpose="")
         return self._replace(state)
 
     def _replace(self, state: LockState) -> bool:
@@ -207,7 +206,7 @@ class StoreLock:
                 self.abandon()
                 raise
             self._is_stealing = False
-            self._record = replace(self._record, purpose=self._purpose)
+            self._record = self._record._replace(purpose=self._purpose)
         return True
 
     def abandon(self) -> None:

@@ -7,9 +7,8 @@ everything are known to older clients as well.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from swampstore.clock import EPOCH, from_iso, to_iso
 from swampstore.errors import EXIT_NOT_PUSHED, SwampstoreError, ValidationError
@@ -21,8 +20,7 @@ _LONGEST_TTL_MS = 24 * 3600 * 1000
 _TICK = timedelta(milliseconds=1)
 
 
-@dataclass(frozen=True, slots=True)
-class LockRecord:
+class LockRecord(NamedTuple):
     """One holding of a lock, told apart from every other by its nonce.
 
     `acquired_at` is the time of the last refresh, by the holder's clock. The last four are
@@ -59,14 +57,14 @@ class LockRecord:
         Its time is always later than before, whatever the clock does: on some stores equal
         content is the same version, and a refresh must be seen.
         """
-        return replace(self, acquired_at=max(now, self.acquired_at + _TICK))
+        return self._replace(acquired_at=max(now, self.acquired_at + _TICK))
 
     def freed(self) -> LockRecord:
         """Return what takes the place of this record where it cannot be deleted on condition.
 
         For clients that do not know of free locks it is stale, whatever their clock says.
         """
-        return replace(self, acquired_at=EPOCH, ttl_ms=1, is_free=True)
+        return self._replace(acquired_at=EPOCH, ttl_ms=1, is_free=True)
 
     def encode(self) -> bytes:
         """Return the content of the lock."""

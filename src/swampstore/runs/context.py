@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Self
 
 from swampstore.artifacts.save import to_json_bytes
 from swampstore.errors import NotFoundError, SwampstoreError, ValidationError
@@ -74,8 +74,7 @@ class Calls:
         self.count[0] += 1
 
 
-@dataclass(slots=True)
-class RunState:
+class RunState(NamedTuple):
     """What belongs to one run, and is shared by its parts."""
 
     repo: Repo

@@ -74,8 +74,7 @@ class Evaluation:
         if self.given.has_expressions:
             from swampstore.runs.expressions import evaluate
 
-            evaluated = replace(
-                self.given,
+            evaluated = self.given._replace(
                 arguments=evaluate(
                     self.given.arguments, self._scope, f"methods.{target.method}.arguments"
                 ),

@@ -8,8 +8,7 @@ method does more than read or list, the checks of its class (`run_checks`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swampstore.artifacts.metadata import checked_tags
 from swampstore.clock import to_iso
@@ -55,8 +54,7 @@ def is_mutating(kind: str) -> bool:
     return kind not in (READ, LIST)
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """The method of a model that is to be run, and what may be said to it.
 
     `argument_schema` is None for a command, which takes any input.
@@ -162,13 +160,12 @@ def _definition(repo: Repo, request: MethodRequest) -> Definition:
         return definitions.require(request.model)
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
+class Given(NamedTuple):
     """What a method is given, references and other expressions still in it."""
 
-    inputs: dict[str, Any] = field(default_factory=dict)
-    arguments: dict[str, Any] = field(default_factory=dict)
-    global_arguments: dict[str, Any] = field(default_factory=dict)
+    inputs: dict[str, Any]
+    arguments: dict[str, Any]
+    global_arguments: dict[str, Any]
 
     @property
     def has_expressions(self) -> bool:

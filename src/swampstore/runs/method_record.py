@@ -7,7 +7,6 @@ import re
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from swampstore.clock import to_iso
@@ -91,8 +90,7 @@ class MethodRecord:
         )
         if step is None:
             return provenance
-        return replace(
-            provenance,
+        return provenance._replace(
             triggered_by="workflow",
             workflow_id=step.workflow_id,
             workflow_run_id=step.workflow_run_id,
@@ -118,8 +116,7 @@ class MethodRecord:
         """Save the record without secrets, and return it with its place."""
         redactor = self._redactor
         if not redactor.is_empty:
-            output = replace(
-                output,
+            output = output._replace(
                 error=redactor.document(output.error) if output.error else None,
                 extra=redactor.document(output.extra),
             )

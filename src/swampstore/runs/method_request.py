@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from swampstore.errors import SwampstoreError
@@ -26,8 +25,7 @@ class RunListener:
 silent = RunListener()
 
 
-@dataclass(frozen=True, slots=True)
-class MethodRequest:
+class MethodRequest(NamedTuple):
     """What is to be run. `model` is `TYPE/ID`, the name of a definition or its id.
 
     With a `command`, that is the method. `overrides` are the `dataOutputOverrides` of a step.
@@ -35,20 +33,19 @@ class MethodRequest:
 
     model: str
     method: str
-    inputs: Mapping[str, Any] = field(default_factory=dict)
-    tags: Mapping[str, str] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = {}
+    tags: Mapping[str, str] = {}
     command: Sequence[str] | None = None
     step: WorkflowStep | None = None
     overrides: Sequence[Mapping[str, Any]] = ()
     last_evaluated: bool = False
     skip_checks: bool = False
     rollback_on_failure: bool = False
-    global_arguments: Mapping[str, Any] = field(default_factory=dict)
+    global_arguments: Mapping[str, Any] = {}
     timeout: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MethodResult:
+class MethodResult(NamedTuple):
     """How a run ended. `not_pushed` says why what it wrote is here and not on the remote."""
 
     output: Output
@@ -57,8 +54,8 @@ class MethodResult:
     artifacts: tuple[Handle, ...] = ()
     reports: tuple[Any, ...] = ()
     not_pushed: SwampstoreError | None = None
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    global_arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = {}
+    global_arguments: Mapping[str, Any] = {}
 
     def to_json(self) -> dict[str, Any]:
         """Return the result document of `run`."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -157,7 +156,7 @@ class _MethodRun:
         """Say in the record that somebody took the lock over; that is nobody else's file."""
         self._exit_code = EXIT_ERROR
         failed = output or self._output(FAILED, error)
-        return self._record.save(replace(failed, status=FAILED, error=self._told(error)))
+        return self._record.save(failed._replace(status=FAILED, error=self._told(error)))
 
     def _run(self) -> Output:
         self._record.begin()
@@ -205,7 +204,7 @@ class _MethodRun:
             self._mark_deleted()
         was_rolled_back = self._group is not None
         log_file = self._keep_log()
-        output = replace(self._output(status, error), log_file=log_file)
+        output = self._output(status, error)._replace(log_file=log_file)
         if self._wanted_reports and status != CANCELLED and not was_rolled_back:
             output = self._reported(output)
         output = self._record.save(output)
@@ -250,11 +249,11 @@ class _MethodRun:
         )
         self._reports = reports.run_reports(self._wanted_reports, context, self._redactor)
         told = [one.to_json() for one in self._reports]
-        output = replace(output, extra={**output.extra, "reports": told})
+        output = output._replace(extra={**output.extra, "reports": told})
         if (reason := reports.failure(self._reports)) is None:
             return output
         self._exit_code = self._exit_code or EXIT_ERROR
-        return replace(output, status=FAILED, error=output.error or {"message": reason})
+        return output._replace(status=FAILED, error=output.error or {"message": reason})
 
     def _roll_back(self, group: Deferral) -> None:
         try:

@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swampstore import yaml_dialect
 from swampstore.clock import from_iso, to_iso
@@ -61,8 +60,7 @@ _KNOWN = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Provenance:
+class Provenance(NamedTuple):
     """Where a run comes from. `triggered_by` is manual, workflow or model."""
 
     definition_hash: str = ""
@@ -75,7 +73,7 @@ class Provenance:
     caller_extension: str = ""
     initiated_by: str = ""
     bundle_fingerprint: str = ""
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = {}
 
     def to_json(self) -> dict[str, Any]:
         """Return its members as the record has them."""
@@ -90,14 +88,13 @@ class Provenance:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenArtifact:
+class WrittenArtifact(NamedTuple):
     """One version that a run wrote."""
 
     data_id: str
     name: str
     version: int
-    tags: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = {}
 
     def to_json(self) -> dict[str, Any]:
         """Return its members as the record has them."""
@@ -109,8 +106,7 @@ class WrittenArtifact:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(NamedTuple):
     """One run of one method. Members of the record that we do not know are kept in `extra`."""
 
     id: str
@@ -122,12 +118,12 @@ class Output:
     completed_at: str | None = None
     duration_ms: int | None = None
     retry_count: int = 0
-    provenance: Provenance = field(default_factory=Provenance)
+    provenance: Provenance = Provenance()
     artifacts: tuple[WrittenArtifact, ...] = ()
     error: Mapping[str, str] | None = None
     log_file: str | None = None
     pid: int | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = {}
     # Where the record is; None if it was not saved yet.
     rel: str | None = None
 
@@ -264,7 +260,7 @@ class Outputs:
 
     def save(self, output: Output) -> Output:
         """Write a record and return it with its place; one that has a place stays there."""
-        output = output if output.rel else replace(output, rel=self._free_place(output))
+        output = output if output.rel else output._replace(rel=self._free_place(output))
         rel = str(output.rel)
         path = self._tree.path(rel)
         with disk_errors(path):

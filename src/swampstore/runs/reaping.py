@@ -8,7 +8,6 @@ writes the one, or corrects the other.
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -66,8 +65,7 @@ def _mark_output(repo: Repo, run: Run) -> None:
         extra={"host": run.machine},
     )
     outputs.save(
-        replace(
-            output,
+        output._replace(
             status="cancelled" if run.cancel_reason else "failed",
             completed_at=ended_at,
             duration_ms=round(took.total_seconds() * 1000),

@@ -17,9 +17,8 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swampstore.clock import from_iso, to_iso
 from swampstore.errors import DiskError, NotFoundError, SwampstoreError, ValidationError
@@ -54,8 +53,7 @@ DIED = "the process that ran it died"
 _SHORTEST_PREFIX = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """One run that is going on, or ended lately. Times are as files write them.
 
     `machine` is where it runs, `is_here` whether that is this machine. `status` is running,
@@ -97,7 +95,7 @@ class Run:
     def is_dead(self) -> bool:
         """Whether its process provably does not exist any more."""
         record = new_record(1)
-        return is_dead(replace(record, hostname=self.machine, pid=self.pid, process=self.process))
+        return is_dead(record._replace(hostname=self.machine, pid=self.pid, process=self.process))
 
     def to_json(self) -> dict[str, Any]:
         """Return what `runs list` shows."""
@@ -423,7 +421,7 @@ class Tracker:
                 reason = run.cancel_reason or DIED
                 status = CANCELLED if run.cancel_reason else FAILED
                 if self._complete(run.id, status, reason):
-                    reaped.append(replace(run, status=status, cancel_reason=reason))
+                    reaped.append(run._replace(status=status, cancel_reason=reason))
         if reaped and (area := self._control_area()) is not None:
             with area:
                 area.remove([run.id for run in reaped])

@@ -9,8 +9,7 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swampstore.artifacts.ephemeral import EPHEMERAL
 from swampstore.artifacts.metadata import DEFAULT_LIFETIME, DEFAULT_POLICY, Draft, Metadata, Owner
@@ -30,8 +29,7 @@ _LONGEST_VALUE = 64
 _UNSAFE = re.compile(r"\.\.|/|\\")
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
+class Spec(NamedTuple):
     """Something that a method may write. `kind` is `resource` (JSON) or `file` (any bytes)."""
 
     name: str
@@ -41,14 +39,13 @@ class Spec:
     lifetime: str = DEFAULT_LIFETIME
     garbage_collection: int | str = DEFAULT_POLICY
     streaming: bool = False
-    tags: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = {}
     # All of it goes to a vault, not just what the schema calls sensitive.
     is_sensitive: bool = False
     vault: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Handle:
+class Handle(NamedTuple):
     """A version that a method wrote."""
 
     name: str
@@ -76,8 +73,7 @@ class Handle:
         return {key: value for key, value in members.items() if value is not None}
 
 
-@dataclass(frozen=True, slots=True)
-class WorkflowStep:
+class WorkflowStep(NamedTuple):
     """The step of a workflow that runs a method. `tags` are those of the workflow."""
 
     workflow_id: str
@@ -85,7 +81,7 @@ class WorkflowStep:
     workflow_name: str
     job_name: str
     step_name: str
-    tags: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = {}
     initiated_by: str = ""
 
     def all_tags(self) -> dict[str, str]:
@@ -103,8 +99,7 @@ class WorkflowStep:
         return {key: value for key, value in tags.items() if value}
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):
     """For whom a run writes, and what was said about it beforehand.
 
     `resources` are what the definition says of single specs, `overrides` what the step says.
@@ -112,12 +107,12 @@ class Origin:
 
     model: ModelRef
     model_name: str = ""
-    tags: Mapping[str, str] = field(default_factory=dict)
-    resources: Mapping[str, Any] = field(default_factory=dict)
+    tags: Mapping[str, str] = {}
+    resources: Mapping[str, Any] = {}
     step: WorkflowStep | None = None
-    runtime_tags: Mapping[str, str] = field(default_factory=dict)
+    runtime_tags: Mapping[str, str] = {}
     overrides: Sequence[Mapping[str, Any]] = ()
-    inputs: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = {}
 
     def override(self, spec: str) -> Mapping[str, Any]:
         """Return what the step says about a spec."""

@@ -10,8 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from swampstore.errors import ConfigError, ValidationError
 from swampstore.notices import did_you_mean, sentences, shell_word
@@ -52,8 +51,7 @@ _TIMEOUT_BOUNDS = (1000, 600_000)
 _CONCURRENCY_BOUNDS = (1, 1000)
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """How hard a store is driven: transfers at once, and seconds to wait for an answer."""
 
     pull_concurrency: int = 50

@@ -31,9 +31,8 @@ import os
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, NamedTuple, Self
 
 from swampstore.errors import ConfigError, DiskError, SwampstoreError, ValidationError
 from swampstore.files import disk_errors
@@ -82,12 +81,11 @@ _ABANDONED_AFTER = timedelta(hours=1)
 _HINT = "Mount it, or create it."
 
 
-@dataclass(frozen=True, slots=True)
-class DirectoryConfig:
+class DirectoryConfig(NamedTuple):
     """`file:///mnt/share/bucket`: a directory that exists."""
 
     path: str
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits = Limits()
 
     @classmethod
     def from_url(cls, url: str, environ: Mapping[str, str]) -> Self:

@@ -18,9 +18,8 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import islice
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, NamedTuple, TypeVar
 
 from swampstore.stores.errors import (
     CorruptObjectError,
@@ -46,8 +45,7 @@ _HARMLESS = frozenset({"get", "get_if_changed", "excerpt", "head", "put"})
 _SMALL = 64 << 10
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
+class RetryPolicy(NamedTuple):
     """How often to try, and how long to wait in between: 0.5 s, 1.5 s, ... give or take 25 %.
 
     Before anybody has ever answered it is a third of that: most likely there is no way to the store

@@ -114,7 +114,7 @@ class MethodAttempts:
         lost = replace(outcome, status=FAILED, error=error_text(error), may_retry=False)
         if outcome.source is not None:
             failed = {"message": error.message}
-            Outputs(repo).save(replace(outcome.source, status=FAILED, error=failed))
+            Outputs(repo).save(outcome.source._replace(status=FAILED, error=failed))
         with self._run.live:
             self._state.note(lost)
         return lost

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from swampstore.clock import to_iso
@@ -86,7 +85,7 @@ def _patience(record: RunRecord) -> float:
     if record.pid is None or not is_of_this_machine(record):
         return 0.0
     ours = process.new_record(1)
-    return _STARTING if process.is_dead(replace(ours, pid=record.pid, process="")) else 0.0
+    return _STARTING if process.is_dead(ours._replace(pid=record.pid, process="")) else 0.0
 
 
 def _going_on(run_id: str) -> NotResumableError:
