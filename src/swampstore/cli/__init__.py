@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 # Objects that are made before Python looks for those that nobody needs any more. It would look all
 # the time while modules are imported, and find none.
-_COLLECT_AFTER = 10_000
+_COLLECT_AFTER = 50_000
 
 
 class _Leaving:

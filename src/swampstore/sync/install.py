@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import stat
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -370,6 +369,8 @@ class PlainInstaller:
 
     def keep_copy(self, source: str, target: str) -> None:
         """Copy a file to where there is none, or an equal one."""
+        import shutil
+
         with disk_errors(target):
             os.makedirs(os.path.dirname(target), exist_ok=True)
             with replacing(target, durable=True) as temp:
