@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 import time
 from collections import Counter
@@ -325,7 +326,7 @@ def test_shards_that_are_too_large_to_be_kept_are_read_again(
     assert "_index/data--aws--ec2.json" not in gets
 
 
-def test_a_put_on_version_1_decodes_and_encodes_the_monolith_once_and_sends_it_once(
+def test_a_put_on_version_1_decodes_and_encodes_the_monolith_at_most_once_and_sends_it_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bucket, place = tmp_path / "bucket", str(tmp_path / "a")
@@ -338,18 +339,48 @@ def test_a_put_on_version_1_decodes_and_encodes_the_monolith_once_and_sends_it_o
         counts[name] += 1
         return work(*args)
 
-    with open_repo(place, environ={"SWAMP_HOME": f"{place}-home"}, durable=False) as repo:
+    def is_cheap() -> bool:
+        size = os.path.getsize(bucket / ".datastore-index.json")
+        tally = repo.connection.counting.tally()
+        return tally.bytes_sent + tally.bytes_received <= 1.2 * size
+
+    environ = {"SWAMP_HOME": f"{place}-home"}
+    with open_repo(place, environ=environ, durable=False) as repo:
         put(repo, MODEL, *(f"state-{number}" for number in range(40)))
         put(repo, "aws/s3/b-1", "state")
         for name, module in (("decode_monolith", documents), ("encode_monolith", version1_commit)):
             monkeypatch.setattr(module, name, partial(counted, name, getattr(module, name)))
         repo.connection.counting.reset()
         put(repo, "aws/s3/b-1", "state")
-        tally = repo.connection.counting.tally()
+        assert is_cheap()
+    assert counts == {"encode_monolith": 1}  # it knows what it wrote itself
+    counts.clear()
+    with open_repo(place, environ=environ, durable=False) as repo:
+        put(repo, "aws/s3/b-1", "state")
+        assert is_cheap()
     assert counts == {"decode_monolith": 1, "encode_monolith": 1}
-    assert tally.bytes_sent + tally.bytes_received <= 1.2 * os.path.getsize(
-        bucket / ".datastore-index.json"
-    )
+
+
+def test_what_others_commit_to_a_monolith_after_ours_is_kept(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    bucket.mkdir()
+    here, there = (str(tmp_path / name) for name in ("a", "b"))
+    init_repo(here).close()
+    shutil.copytree(here, there)
+    for place in (here, there):
+        update_marker(place, {"datastore": {"url": f"file://{bucket}"}})
+    with (
+        open_repo(here, environ={"SWAMP_HOME": f"{here}-home"}, durable=False) as ours,
+        open_repo(there, environ={"SWAMP_HOME": f"{there}-home"}, durable=False) as theirs,
+    ):
+        for _ in range(2):
+            put(ours, MODEL, "state")
+            put(theirs, OTHER, "state")
+        put(ours, MODEL, "state")
+    entries = json.loads((bucket / ".datastore-index.json").read_bytes())["entries"]
+    for model, count in ((MODEL, 3), (OTHER, 2)):
+        for version in range(1, count + 1):
+            assert f"data/{model}/state/{version}/raw" in entries
 
 
 def test_a_monolith_is_looked_through_again_only_if_others_wrote_it(

@@ -4,6 +4,8 @@ The file is where every client keeps it, and other clients overwrite it with the
 so its hash tells whether it is still ours. A copy that a `_meta.json` agreed with is set aside
 when one arrives that none agrees with: it shows which shards the next commit has to write again.
 All of this is a convenience: whatever is missing or damaged is fetched or written once more.
+A process remembers the monolith that it wrote last as it was understood. To read, hash and decode
+the copy of a large one again would take longer than to change it.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from swampstore.files import disk_errors, replace_file
 from swampstore.index.base import Base
 from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.errors import IndexDamagedError
-from swampstore.index.format import RawEntries, decode_monolith, iso_ms
+from swampstore.index.format import Document, RawEntries, decode_monolith, iso_ms
 from swampstore.index.meta import Meta, decode_meta
 from swampstore.index.partitions import MONOLITH_KEY
 from swampstore.index.state import Proof, same
@@ -50,15 +52,18 @@ class LocalCopy:
         self._aside = f"{cache_dir}/_catalog.db-agreed-index"
         self._base = base
         self._documents = documents
+        self._written = StoredDocument()
 
     def monolith(self) -> StoredDocument:
         """Return the monolith of the remote, without `doc` if there is none.
 
-        It comes from the copy if that is the same.
+        It comes from the copy if that is the same, or is what this process wrote if nobody has
+        written since. What is returned is not to be changed.
         """
         etag = self._base.fact(_ETAG)
-        data = self._content() if etag is not None and same(etag, etag) else None
-        if etag is None or data is None:
+        is_at_hand = same(etag, etag) and self._written.etag == etag
+        data = self._content() if same(etag, etag) and not is_at_hand else None
+        if etag is None or not (is_at_hand or data):
             fetched = self._documents.monolith()
             return StoredDocument() if fetched is None else self._received(fetched)
         try:
@@ -67,6 +72,8 @@ class LocalCopy:
             return StoredDocument()
         if changed is not None:
             return self._received(changed)
+        if data is None:
+            return self._written
         token, scrubbed = self._base.facts(_TOKEN, _SCRUBBED)
         return self._documents.parse_monolith(data, etag, token, is_scrubbed=scrubbed == etag)
 
@@ -81,12 +88,15 @@ class LocalCopy:
         self.save(data, info.etag, info.token)
         return found
 
-    def save(self, data: bytes, etag: str, token: str | None, *, is_scrubbed: bool = False) -> None:
+    def save(
+        self, data: bytes, etag: str, token: str | None, written: Document | None = None
+    ) -> None:
         """Keep what the remote holds now. A disk that refuses is worth a notice, no more.
 
-        What we wrote ourselves `is_scrubbed`: that it has nothing which must never cross need not
-        be found out again, which takes as long as to decode it.
+        It is `written` if we wrote it ourselves: that it has nothing which must never cross need
+        not be found out again, which takes as long as to decode it.
         """
+        self._written = StoredDocument(written, etag if written else None, token)
         sha256 = hashlib.sha256(data).hexdigest()
         if self._base.fact(_ETAG) != etag:
             self._base.apply(facts=self._set_aside())
@@ -99,7 +109,7 @@ class LocalCopy:
             self._base.apply(facts=dict.fromkeys((_ETAG, _TOKEN, _SHA256, _META)))
         else:
             facts = {_ETAG: etag, _TOKEN: token, _SHA256: sha256}
-            self._base.apply(facts=facts | {_SCRUBBED: etag if is_scrubbed else None})
+            self._base.apply(facts=facts | {_SCRUBBED: etag if written else None})
 
     def _set_aside(self) -> dict[str, str | None]:
         """Move a copy that was agreed with out of the way of one that is not, yet.

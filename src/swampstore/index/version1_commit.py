@@ -164,7 +164,7 @@ class MonolithCommit:
                 change.check(found.doc.entries)
                 self._look_again(change.upserts.keys())
                 continue
-            self._copy.save(data, written.etag, written.token, is_scrubbed=True)
+            self._copy.save(data, written.etag, written.token, merged)
             self._tell_of_size(len(data))
             if found.is_guess:
                 found = replace(found, etag=None)  # nobody has agreed with these entries
