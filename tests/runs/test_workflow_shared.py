@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from swampstore.runs.control_area import open_control_area
+from swampstore.runs.outputs import Outputs
 from swampstore.runs.tracker import Run, Tracker
 from swampstore.runs.workflow.record import RunRecords
 from swampstore.runs.workflow.resume import find_run
@@ -152,6 +153,30 @@ def test_a_run_that_may_go_on_elsewhere_is_only_resumed_once_that_machine_is_los
     assert bob("workflow", "resume", record.id).status == 0
     with bob.open() as repo:
         assert repo.list_versions("host/a", "result") == [1]
+
+
+def test_what_a_step_wrote_stays_though_it_runs_again_with_another_method(ana: Machine) -> None:
+    document = step("a", "echo '{}'")
+    define(ana, "w", [document])
+    run_id = ana("workflow", "run", "w", "--json").json["id"]
+    document["task"]["methodName"] = "see"
+    define(ana, "w", [document])
+    assert ana("workflow", "resume", run_id, "--from", "a").status == 0
+    with ana.open() as repo:
+        assert repo.list_versions("host/a", "result") == [1, 2]
+
+
+def test_what_a_step_wrote_stays_though_its_output_is_gone(ana: Machine) -> None:
+    define(ana, "w", [step("a", "echo '{}'")])
+    run_id = ana("workflow", "run", "w", "--json").json["id"]
+    with ana.open() as repo:
+        for output in Outputs(repo).all():
+            assert output.rel is not None
+            with repo.tree.changing(output.rel) as change:
+                change.remove(output.rel)
+    assert ana("workflow", "resume", run_id, "--from", "a").status == 0
+    with ana.open() as repo:
+        assert repo.list_versions("host/a", "result") == [1, 2]
 
 
 def test_workflows_of_different_models_do_not_wait_for_each_other(

@@ -252,13 +252,14 @@ class EarlierAttempts:
         self._run, self._job, self._step = run, job, step
         settled = set(step.outputs or ())
         # None of them can have begun before the run did, on the clock of its machine. Other
-        # machines may have resumed it, with other clocks.
-        found = Outputs(repo).all(model=model, method=method)
+        # machines may have resumed it, with other clocks. The step may have run another method.
+        found = Outputs(repo).all(model=model)
         self.outputs = [output for output in found if self._is_ours(output)]
         self.unsettled = sorted(
-            (output for output in self.outputs if output.id not in settled),
+            (one for one in self.outputs if one.id not in settled and one.method == method),
             key=lambda output: output.started_at,
         )
+        self._lost = settled.difference(output.id for output in self.outputs)
 
     def _is_ours(self, output: Output) -> bool:
         origin = output.provenance
@@ -269,8 +270,11 @@ class EarlierAttempts:
     def take_back(self) -> int:
         """Delete the versions of attempts that never ended, or were cancelled; return how many.
 
+        None where an output of the step is gone: nothing tells any more what that attempt wrote.
         Call it under the lock of the model.
         """
+        if self._lost:
+            return 0
         kept = {
             data_id
             for output in self.outputs
