@@ -259,6 +259,25 @@ def test_data_of_a_workflow_stays_where_nobody_tells_whether_its_record_is_there
     assert names_of(bob) == ["scan"]
 
 
+def test_nothing_is_pruned_as_long_as_definitions_of_others_may_be_missing(
+    ana: Machine, bob: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ana.put(MODEL, "state", "x")
+    with ana.open() as repo:
+        repo.tree.replace_file("auto-definitions/aws/ec2/one.yaml", b"id: i-1\nname: one\n")
+    assert ana("sync").status == 0
+    (bob.repo_dir / "models").mkdir(exist_ok=True)
+    (bob.repo_dir / "models/other.yaml").write_text("id: other\nname: other\n")
+    assert bob("sync", "--pull", "--model", MODEL).status == 0
+    with monkeypatch.context() as patched:
+        patched.setenv("SWAMPSTORE_OFFLINE", "1")
+        assert bob("data", "prune", "-y", "--json").error["code"] == "prune_refused"
+    with bob.open() as repo, pytest.raises(PruneRefusedError, match="one.yaml"):
+        prune(repo)
+    assert bob("data", "prune", "-y", "--json").json["versionsDeleted"] == 0
+    assert names_of(bob) == ["state"]
+
+
 def test_a_run_id_that_is_no_file_name_keeps_the_data(repo: Repo, clock: FakeClock) -> None:
     owner = Owner("workflow-step", "w", workflow_id="../x", workflow_run_id="y")
     save_versions(repo, clock, "scan", [1], lifetime="workflow", owner=owner)

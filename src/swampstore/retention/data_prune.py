@@ -26,6 +26,7 @@ from swampstore.repo.definition_files import (
 from swampstore.retention.apply import Target, carry_out, require_datastore
 from swampstore.retention.plan import latest_row, rows_on_disk
 from swampstore.retention.rules import Doubts
+from swampstore.stores.errors import StoreError, StoreUnreachableError
 
 if TYPE_CHECKING:
     from swampstore.catalog.catalog import Catalog
@@ -206,6 +207,7 @@ def read_definitions(repo: Repo) -> Definitions:
     models = reader.ids("modelsDir", "models")
     for place in repo.tree.places(AUTO_DEFINITIONS):
         models |= reader.ids_below(place)
+    _check_all_are_here(repo)
     workflows = reader.ids("workflowsDir", "workflows")
     reader.refuse_if_incomplete()
     if not models:
@@ -215,6 +217,31 @@ def read_definitions(repo: Repo) -> Definitions:
             " you do not want. Or check that the models directory is complete.",
         )
     return Definitions(frozenset(models), frozenset(workflows))
+
+
+def _check_all_are_here(repo: Repo) -> None:
+    """Raise PruneRefusedError unless the remote has no automatic definition that is not here.
+
+    A sync of some models brings their data, and no definitions.
+    """
+    if repo.config.remote is None or repo.config.routing.is_local(f"{AUTO_DEFINITIONS}/x"):
+        return
+    try:
+        if repo.config.is_offline:
+            raise StoreUnreachableError("SWAMPSTORE_OFFLINE is set")
+        root = repo.connection.names.remote("")
+        stored = repo.connection.store.list(f"{root}{AUTO_DEFINITIONS}/")
+        rels = [info.key.removeprefix(root) for info in stored]
+    except StoreError as error:
+        raise PruneRefusedError(
+            f"nobody tells which definitions others have pushed: {error.message}",
+            hint="Without them nobody can tell whose data is left over. Try again with the remote.",
+        ) from error
+    if missing := [rel for rel in rels if not os.path.lexists(repo.tree.path(rel))]:
+        raise PruneRefusedError(
+            f"{len(missing)} definition(s) of others are not here yet, such as {missing[0]}",
+            hint="Run `swampstore sync` first.",
+        )
 
 
 def definition_files(repo: Repo, model_id: str) -> tuple[str, ...]:
