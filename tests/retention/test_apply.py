@@ -272,7 +272,7 @@ def test_nothing_is_pruned_as_long_as_definitions_of_others_may_be_missing(
     with monkeypatch.context() as patched:
         patched.setenv("SWAMPSTORE_OFFLINE", "1")
         assert bob("data", "prune", "-y", "--json").error["code"] == "prune_refused"
-    with bob.open() as repo, pytest.raises(PruneRefusedError, match="one.yaml"):
+    with bob.open() as repo, pytest.raises(PruneRefusedError, match="one"):
         prune(repo)
     assert bob("data", "prune", "-y", "--json").json["versionsDeleted"] == 0
     assert names_of(bob) == ["state"]
