@@ -487,6 +487,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "tempfile.TemporaryFile": "the same",
         "tempfile.gettempdir": "the name of its directory",
     },
+    "sync/begun_appends.py": {"open": "files in the staging directory"},
     "sync/downloads.py": {
         "os.makedirs": "the staging directory",
         "os.mkdir": "a directory in it for each thread",

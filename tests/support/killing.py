@@ -28,7 +28,7 @@ IMPURE = sources(
     *("files/disk.py", "files/tree.py", "files/hold.py"),
     *("artifacts/claims.py", "artifacts/publish.py", "artifacts/save.py", "artifacts/streaming.py"),
     *("artifacts/groups.py", "artifacts/rename.py", "artifacts/name_lock.py"),
-    *("artifacts/renumber.py", "artifacts/claims.py", "sync/install.py", "sync/install.py"),
+    *("artifacts/renumber.py", "sync/arrivals.py", "sync/install.py"),
 )
 Operation = Callable[[Repo], Any]
 

@@ -9,7 +9,7 @@ import uuid
 from swampstore.artifacts.metadata import Draft, Owner, encode
 from swampstore.files import Tree, read_file
 from swampstore.files.signature import Signature, signature
-from swampstore.sync.install import Arrival
+from swampstore.sync.arrivals import Arrival
 
 _NOW = "2026-05-14T20:19:51.042Z"
 _AS_IT_IS = Signature(-1, -1, -1, -1)

@@ -24,7 +24,8 @@ from swampstore.files.signature import signature
 from swampstore.layout import DEFERRED, LANDING
 from swampstore.marker import update_marker
 from swampstore.sync import install as install_module
-from swampstore.sync.install import Arrival, ArtifactInstaller, InstallError, PlainInstaller
+from swampstore.sync.arrivals import Arrival
+from swampstore.sync.install import ArtifactInstaller, InstallError, PlainInstaller
 from tests.artifacts.test_many_processes import run_all
 from tests.catalog.test_catalog import assert_equals_disk
 from tests.support.staging import Staged, metadata_of

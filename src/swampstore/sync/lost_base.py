@@ -18,11 +18,11 @@ from swampstore.index.path_kinds import is_metadata, unit_of
 from swampstore.index.state import View
 from swampstore.layout import METADATA, RAW
 from swampstore.sync import merge
+from swampstore.sync.arrivals import Arrival
 from swampstore.sync.complete import is_content_here, local_metadata
 from swampstore.sync.context import SyncContext
 from swampstore.sync.downloads import Staging
 from swampstore.sync.hashing import hash_file
-from swampstore.sync.install import Arrival
 from swampstore.sync.scan import LocalScan, is_covered
 
 # The fact of a new base that the cache has not been compared as a whole since it lost the old one:

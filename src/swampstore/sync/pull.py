@@ -18,10 +18,10 @@ from swampstore.index.state import LEFT_OUT
 from swampstore.index.workers import Deadline
 from swampstore.layout import LATEST
 from swampstore.sync import merge
+from swampstore.sync.arrivals import Arrival
 from swampstore.sync.context import SyncContext
 from swampstore.sync.downloads import BATCH
 from swampstore.sync.hashing import holds
-from swampstore.sync.install import Arrival
 from swampstore.sync.lost_base import LOST, hollow_versions, numbered_anew, told_again
 from swampstore.sync.pull_plan import PullPlanner, PullWork
 from swampstore.sync.push_plan import partitions_of

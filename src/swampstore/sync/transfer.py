@@ -30,6 +30,7 @@ from swampstore.index.workers import Deadline, Done
 from swampstore.layout import RAW
 from swampstore.stores.errors import CorruptObjectError, StoreUnreachableError
 from swampstore.sync import merge
+from swampstore.sync.arrivals import Arrival, Installed
 from swampstore.sync.begun_appends import fetch_committed
 from swampstore.sync.context import SyncContext
 from swampstore.sync.copies import Copies
@@ -43,7 +44,7 @@ from swampstore.sync.downloads import (
     Staging,
     fetch_all,
 )
-from swampstore.sync.install import Arrival, Installed, InstallError
+from swampstore.sync.install import InstallError
 from swampstore.sync.pull_plan import PullWork, known_of
 from swampstore.sync.uploads import Placed, Upload, Uploader, put_all
 
