@@ -450,6 +450,29 @@ def test_events_come_along_to_another_datastore_and_back(ana: Machine, bucket: P
     ]
 
 
+@pytest.mark.parametrize(
+    ("module", "command"),
+    [("setup", ("setup", "filesystem")), ("namespace", ("namespace", "set", "infra"))],
+)
+def test_events_come_along_though_a_move_is_killed_after_the_settings_are_written(
+    ana: Machine, module: str, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ana("data", "put", MODEL, "one", stdin=b"x")
+
+    def die(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def move() -> None:
+        ana("datastore", *command)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(f"swampstore.relocate.{module}.carry_over", die)
+        assert in_child(move)
+    assert told(ana) == [f"data put {MODEL} one"]
+    ana("data", "put", MODEL, "two", stdin=b"x")
+    assert told(ana) == [f"data put {MODEL} {name}" for name in ("one", "two")]
+
+
 def test_events_come_along_into_a_namespace_and_out_of_it(cli: CommandLine) -> None:
     for _ in range(2):
         cli("data", "put", MODEL, "state", stdin=b"x")

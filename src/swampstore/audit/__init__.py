@@ -9,6 +9,6 @@ this room lies below `repo`; it may import `sync`, `catalog`, `locks`, `files` a
 from __future__ import annotations
 
 from swampstore.audit.events import Event, events, record
-from swampstore.audit.segments import carry_over, seal
+from swampstore.audit.segments import announce_move, carry_over, seal
 
-__all__ = ["Event", "carry_over", "events", "record", "seal"]
+__all__ = ["Event", "announce_move", "carry_over", "events", "record", "seal"]

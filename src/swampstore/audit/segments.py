@@ -26,7 +26,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from swampstore.clock import to_iso
 from swampstore.config import Config
 from swampstore.errors import SwampstoreError
-from swampstore.files import Tree, alone, open_shared, read_file, replace_file, sync_dir, write_all
+from swampstore.files import (
+    Tree,
+    alone,
+    disk_errors,
+    open_shared,
+    read_file,
+    replace_file,
+    sync_dir,
+    write_all,
+)
 from swampstore.layout import AUDIT
 from swampstore.notices import notice
 
@@ -38,6 +47,7 @@ LARGE = 64 * 1024
 _LOCK = "lock"
 _MACHINE = "swampstore.machine"
 _SEALING = ".sealing"
+_MOVING = "moving"
 _NAME = re.compile(r"(commands|vault-audit|vault-reads)-(\d{4}-\d\d-\d\d)(?:-.*)?\.jsonl")
 
 
@@ -55,6 +65,7 @@ class Lines(NamedTuple):
 
 def append(repo: OpenRepo, series: str, timestamp: str, line: bytes) -> None:
     """Add a line, without its newline, durably; raise SwampstoreError or OSError if that fails."""
+    _finish_move(repo.config)
     day = timestamp[:10]
     stem = f"{series}-{day}-{_machine(repo.config)}"
     with _alone(repo.config):
@@ -123,6 +134,7 @@ def seal(repo: OpenRepo, *, everything: bool) -> int:
     Those that are large or of a day that is over, or `everything`. What cannot be sealed now stays
     where it is, with a notice: nobody's push fails because of it.
     """
+    _finish_move(repo.config)
     if not os.path.isdir(_home(repo.config)):
         return 0
     try:
@@ -176,6 +188,19 @@ def _share(tree: Tree, rel: str, path: str) -> None:
     os.unlink(path)
 
 
+def announce_move(old: Config, new: Config) -> None:
+    """Say, before the settings change, where what was not shared yet is to go when they have.
+
+    Whoever is killed before `carry_over` leaves that to the next one who writes, seals or reads.
+    """
+    before, after = _home(old), _home(new)
+    if before != after and os.path.isdir(before):
+        told = f"{os.path.basename(before)}\n{os.path.basename(after)}"
+        path = f"{old.local_dir}/{HOME}/{_MOVING}"
+        with disk_errors(path):
+            replace_file(path, told.encode(), durable=old.durable)
+
+
 def carry_over(old: Config, new: Config) -> None:
     """Let what was not shared yet go with the repository to another datastore or namespace.
 
@@ -186,16 +211,33 @@ def carry_over(old: Config, new: Config) -> None:
         return
     with contextlib.suppress(OSError):
         os.unlink(f"{old.local_dir}/{_MACHINE}")
-    if not os.path.isdir(before):
+    try:
+        announce_move(old, new)  # there may have been nothing yet when that was done before
+    except SwampstoreError as error:
+        notice("events of the audit stay in %s: %s", before, error)
+    _finish_move(new)
+
+
+def _finish_move(config: Config) -> None:
+    """Move what was announced to go where these settings say, if anything was."""
+    home, after = f"{config.local_dir}/{HOME}", _home(config)
+    announced = f"{home}/{_MOVING}"
+    if not os.path.lexists(announced):
         return
     try:
-        with _alone(old):
+        with _alone(config):
+            before, _, name = (read_file(announced) or b"").decode().partition("\n")
+            if name != os.path.basename(after):
+                return
             os.makedirs(after, exist_ok=True)
-            for file in _names_in(before):
-                os.rename(f"{before}/{file}", f"{after}/{file.removesuffix(_SEALING)}{_SEALING}")
-            os.rmdir(before)
+            for file in _names_in(f"{home}/{before}"):
+                sealing = f"{after}/{file.removesuffix(_SEALING)}{_SEALING}"
+                os.rename(f"{home}/{before}/{file}", sealing)
+            with contextlib.suppress(FileNotFoundError):
+                os.rmdir(f"{home}/{before}")
+            os.unlink(announced)
     except OSError as error:
-        notice("events of the audit stay in %s: %s", before, error)
+        notice("events of the audit stay in %s: %s", home, error)
 
 
 # Reading -----------------------------------------------------------------------------------------
@@ -206,6 +248,7 @@ def files(repo: OpenRepo, since: str = "", until: str = "~") -> Iterator[list[Li
 
     `since` and `until` are the first and the last day, as files are named.
     """
+    _finish_move(repo.config)
     # Open segments come first: what is sealed meanwhile is then seen once more, under its name.
     places = [_home(repo.config), *repo.tree.places(AUDIT)]
     days: dict[str, dict[str, tuple[str, str]]] = {}

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from swampstore.audit.segments import carry_over
+from swampstore.audit.segments import announce_move, carry_over
 from swampstore.clock import to_iso
 from swampstore.config import Config
 from swampstore.datastore_address import FILESYSTEM
@@ -356,8 +356,10 @@ def _switch(repo: Repo, namespace: str) -> None:
     if namespace and not {"type", "url", "path"} & section.keys():
         # Other clients expect to be told where the datastore is.
         changes = {"type": FILESYSTEM, "path": LOCAL_DIR, **changes}
+    there = replace(repo.config, namespace=namespace)
+    announce_move(repo.config, there)
     update_marker(repo_dir, {"datastore": changes})
-    carry_over(repo.config, replace(repo.config, namespace=namespace))
+    carry_over(repo.config, there)
 
 
 def _where_data_stays(repo: Repo, slug: str) -> str | None:

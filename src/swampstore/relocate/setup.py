@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Literal
 
-from swampstore.audit.segments import carry_over
+from swampstore.audit.segments import announce_move, carry_over
 from swampstore.config import Config, Hydration
 from swampstore.datastore_address import Address
 from swampstore.errors import ConfigError, LockTimeoutError, SwampstoreError
@@ -409,6 +409,7 @@ class _SettingUp:
             # Before anything is put there: it must not be somebody else's.
             register_namespace(there)
             others = _warn_of_others(there)
+            announce_move(repo.config, config)
             report = setup.run(migrate=migrate, index=index)
         report.warnings += others
         report.location = config.base
