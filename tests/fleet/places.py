@@ -7,6 +7,7 @@ and whatever only this machine has.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -76,7 +77,10 @@ class Place(NamedTuple):
 
 
 class Move(NamedTuple):
-    """A move that was begun: from where to where, what has to come along, and what must not."""
+    """A move that was begun: from where to where, what has to come along, and what must not.
+
+    What is rightly there `twice` comes along twice.
+    """
 
     machine: int
     source: Place
@@ -85,6 +89,7 @@ class Move(NamedTuple):
     gone: frozenset[str]
     pieces: frozenset[bytes]
     held: frozenset[str]
+    twice: frozenset[str]
 
 
 class Places:
@@ -127,7 +132,11 @@ class Places:
         """
         here, there = self.oracle(source), self.oracle(target)
         documents = source.committed()
-        held = frozenset(held)
+        numbers = Counter(held)
+        twice = frozenset(
+            id_ for id_, one in here.versions.items() if one.is_contested and numbers[id_] > 1
+        )
+        held = frozenset(numbers)
         ids = {
             id_
             for id_, one in here.versions.items()
@@ -152,7 +161,14 @@ class Places:
         there_too = [data for rel, data in source.objects().items() if rel.endswith("/raw")]
         pieces = {one for data in [*contents, *there_too] for one in here.pieces_in(data)}
         self.moves[machine] = Move(
-            machine, source, target, frozenset(ids), frozenset(gone), frozenset(pieces), held
+            machine,
+            source,
+            target,
+            frozenset(ids),
+            frozenset(gone),
+            frozenset(pieces),
+            held,
+            twice,
         )
         for id_ in self._left.get((machine, target), set()):
             there.deleting([id_], machine)  # its cache is still there
@@ -201,6 +217,8 @@ class Places:
             _bring(here.versions[id_], there, here, move)
         for id_ in move.gone - there.versions.keys():
             there.versions[id_] = _copy(here.versions[id_], State.GONE)
+        for id_ in move.twice & there.versions.keys():
+            there.versions[id_].is_contested = True
         _doubt(here, there)
         if move.source.target == move.target.target:
             # Before its first sync there, a machine cannot tell what others have put there; and if

@@ -233,3 +233,32 @@ def test_equal_content_of_another_version_is_no_copy(
     for machine in (ana, eve, ana):
         synced(machine)
     assert objects(ana) == {"1/raw", "2/raw"}
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("strategy", ["full", None], ids=["full", "lazy"])
+def test_what_others_share_again_with_more_appended_is_not_shared_once_more_without_that(
+    ana: Machine, bob: Machine, eve: Machine, bucket: Path, strategy: str | None, is_killed: bool
+) -> None:
+    eve.use(bucket, hydrationStrategy=strategy)
+    with ana.open() as repo:
+        repo.artifacts.save(MODEL, "state", b"one", streaming=True)
+    for machine in (ana, bob, eve):
+        synced(machine)
+        assert machine.get(MODEL, "state") == "one"
+    ana.put(MODEL, "state", "two")
+    with ana.open() as repo:
+        repo.artifacts.delete(MODEL, "state", version=1)
+    synced(ana)
+    with bob.open() as repo:
+        repo.artifacts.append(MODEL, "state", b" and more")
+    lose_index(bucket)
+    synced(bob)
+    assert objects(bob) == {"2/raw", "3/raw"}
+    if is_killed:
+        kill_a_pull(eve)
+        push(eve)
+    for machine in (eve, ana, bob, eve):
+        synced(machine)
+        with machine.open() as repo:
+            assert contents(repo, MODEL, "state") == ["two", "one and more"]

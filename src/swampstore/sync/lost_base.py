@@ -89,15 +89,15 @@ def _copy(
 ) -> Iterator[list[Arrival]]:
     """Yield what removes a version, if the remote has all of it, only under another number.
 
-    The base tells where to look, and the object itself has to show that it has these bytes: what is
-    here may be the last copy of them.
+    Something may have been appended to it there. The base tells where to look, and the object
+    itself has to show that it has these bytes: what is here may be the last copy of them.
     """
     metadata = _without(context, f"{rel}/{METADATA}")
     ours = local_metadata(context.names, rel)  # after that: what changes it from now on, is seen
     same = [
-        f"{one}/{RAW}"
+        (f"{one}/{RAW}", theirs)
         for one, theirs in whole.items()
-        if ours and theirs and one != rel and replace(ours, version=theirs.version) == theirs
+        if ours and theirs and one != rel and _speaks_of_it(theirs, ours)
         if context.base.get(f"{one}/{METADATA}")
     ]
     if not same:
@@ -106,8 +106,22 @@ def _copy(
         sha256, now = hash_file(context.names.local(f"{rel}/{RAW}"))
     except (FileNotFoundError, SyncError):
         return  # it is somewhere else, or does not hold still
-    if any(merge.has_content(context, one, now.size, sha256) for one in same):
+    if any(
+        merge.has_content(context, raw, now.size, sha256)
+        if theirs.allows(now.size, sha256)
+        else merge.is_beginning(context, raw, now.size, sha256)
+        for raw, theirs in same
+    ):
         yield [metadata, Arrival(f"{rel}/{RAW}", None, now)]
+
+
+def _speaks_of_it(theirs: Metadata, ours: Metadata) -> bool:
+    """Whether metadata is that of the same version, be it after something was appended."""
+    ours = replace(ours, version=theirs.version)
+    if ours == theirs:
+        return True
+    is_longer = ours.streaming and (ours.size or 0) < (theirs.size or 0)
+    return is_longer and replace(ours, size=theirs.size, checksum=theirs.checksum) == theirs
 
 
 def hollow_versions(context: SyncContext, scope: Scope | None) -> list[Arrival]:

@@ -354,21 +354,31 @@ def _begins_theirs(context: SyncContext, version_rel: str) -> bool:
     """Whether content that the base does not know is how longer content of the remote begins.
 
     Where the base knows it, it was appended to here as well, be it by the same bytes: both stay.
-    Costs requests only of what can be appended to, and reads as much of the object as is here.
+    Costs requests only of what can be appended to.
     """
     told, raw = local_metadata(context.names, version_rel), f"{version_rel}/{RAW}"
     if told is None or not told.streaming or context.base.get(raw) is not None:
         return False
-    key = context.names.remote(raw)
     try:
         sha256, now = hash_file(context.names.local(raw))
-        if now.size != told.size or context.store.head(key).size <= now.size:
+    except (FileNotFoundError, SyncError, DiskError):
+        return False  # it cannot be read, or does not hold still
+    return now.size == told.size and is_beginning(context, raw, now.size, sha256)
+
+
+def is_beginning(context: SyncContext, rel: str, size: int, sha256: str) -> bool:
+    """Whether content of this size and hash is how longer content of the remote begins.
+
+    Reads as much of the object.
+    """
+    key, digest = context.names.remote(rel), hashlib.sha256()
+    try:
+        if context.store.head(key).size <= size:
             return False
-        digest = hashlib.sha256()
-        for start in range(0, now.size, _PIECE):
-            digest.update(excerpt(context.store, key, start, min(_PIECE, now.size - start)))
-    except (FileNotFoundError, SyncError, DiskError, ObjectNotFoundError, CorruptObjectError):
-        return False  # one of them cannot be read, or does not hold still
+        for start in range(0, size, _PIECE):
+            digest.update(excerpt(context.store, key, start, min(_PIECE, size - start)))
+    except (ObjectNotFoundError, CorruptObjectError):
+        return False  # it does not hold still
     return digest.hexdigest() == sha256
 
 
