@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import shutil
@@ -11,12 +12,15 @@ from typing import Any
 import pytest
 
 from swampstore.artifacts.metadata import Draft, Owner, encode
+from swampstore.errors import DiskError
 from swampstore.index.base import Base
 from swampstore.index.partitions import MONOLITH_KEY
 from swampstore.index.remote_index import RemoteIndex
 from swampstore.index.removals import REMOVALS, Remover
 from swampstore.stores.directory import DirectoryStore
+from swampstore.stores.errors import StoreUnreachableError
 from swampstore.stores.protocol import Fetched
+from swampstore.sync.downloads import Download, Downloader
 from swampstore.sync.uploads import Uploader, Vanished
 from tests.support.broken_store import Killed
 from tests.support.machines import Machine, contents
@@ -865,3 +869,33 @@ def test_what_was_saved_after_a_lost_base_was_noticed_waits_for_its_content(
         synced(machine)
         with machine.open() as repo:
             assert contents(repo, MODEL, "state") == ["theirs", "ours"]
+
+
+@pytest.mark.parametrize("kept_out", ["raw", "metadata.yaml"])
+@pytest.mark.parametrize("is_full", [False, True], ids=["unreadable", "disk full"])
+def test_a_version_is_replaced_as_a_whole_or_not_at_all(
+    ana: Machine, bob: Machine, monkeypatch: pytest.MonkeyPatch, kept_out: str, is_full: bool
+) -> None:
+    ana.put(MODEL, "state", "one")
+    for machine in (ana, bob):
+        synced(machine)
+    with ana.open() as repo:
+        repo.artifacts.delete(MODEL, "state")
+    synced(ana)
+    ana.put(MODEL, "state", "another")
+    synced(ana)
+    fetch = Downloader.fetch
+
+    def fail(downloader: Downloader, download: Download) -> Any:
+        if not download.rel.endswith(f"/1/{kept_out}"):
+            return fetch(downloader, download)
+        if is_full:
+            raise DiskError("no room") from OSError(errno.ENOSPC, "no room")
+        raise StoreUnreachableError("gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Downloader, "fetch", fail)
+        assert bob("sync", "--json").status == 1
+    assert bob.get(MODEL, "state") == "one"
+    synced(bob)
+    assert bob.get(MODEL, "state") == "another"

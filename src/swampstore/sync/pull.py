@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from swampstore.errors import DiskError, MetadataError, ValidationError
 from swampstore.files.signature import signature
 from swampstore.index.errors import IncompleteSyncError
-from swampstore.index.path_kinds import is_metadata, metadata_beside, unit_of, version_file
+from swampstore.index.path_kinds import is_metadata, unit_of
 from swampstore.index.results import Progress, Pulled, Skipped
 from swampstore.index.state import LEFT_OUT
 from swampstore.index.workers import Deadline
@@ -92,9 +92,7 @@ class Pull:
         """Return the ids, by content, of whole versions in whose place others may come."""
         return {
             rel: merge.local_id(self._context, rel.rpartition("/")[0])
-            for rel in work.downloads
-            if work.expected[rel] is not None and version_file(rel) and not is_metadata(rel)
-            if metadata_beside(rel) in work.downloads
+            for rel in work.replaced_content()
         }
 
     def _drop_content(

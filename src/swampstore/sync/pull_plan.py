@@ -81,6 +81,15 @@ class PullWork(msgspec.Struct):
     # Versions of ours, by data name, whose numbers others have used again without having seen them.
     clashes: Mapping[str, set[int]] = msgspec.field(default_factory=dict)
 
+    def replaced_content(self) -> list[str]:
+        """Return the content of versions that are here, and in whose place others come."""
+        return [
+            rel
+            for rel in self.downloads
+            if self.expected[rel] is not None and version_file(rel) and not is_metadata(rel)
+            if self.expected.get(metadata_beside(rel)) and metadata_beside(rel) in self.downloads
+        ]
+
 
 class PullPlanner:
     """Looks at what changed remotely, in one scope, and decides about each path."""

@@ -146,6 +146,9 @@ class Transfer:
         self._unreached = 0
         # What comes with its metadata need not find any.
         self._alone = {*parted_from_metadata(work.downloads)}
+        pairs = [(rel, metadata_beside(rel)) for rel in work.replaced_content()]
+        self._partners = dict(pairs) | {metadata: rel for rel, metadata in pairs}
+        self._waiting: dict[str, Fetched] = {}
 
     def run(self) -> None:
         """Fetch and install; what could not be had is among the work's failures."""
@@ -178,7 +181,7 @@ class Transfer:
         batch: list[Fetched] = []
         size, began = 0, time.monotonic()
         try:
-            for done in self._fetched(staging):
+            for done in self._together(self._fetched(staging)):
                 batch.append(done)
                 size += done.size
                 is_due = time.monotonic() - began > _BATCH_SECONDS
@@ -189,6 +192,31 @@ class Transfer:
         finally:
             # Also when the time is over or somebody pressed Ctrl-C: it is here, so it is kept.
             self._install(batch)
+            for rel in self._waiting:
+                self._put_off(rel)
+
+    def _together(self, fetched: Iterable[Fetched]) -> Iterator[Fetched]:
+        """Yield what was fetched; of a version that is here, content and metadata together.
+
+        One of them alone would make the other one damaged.
+        """
+        for one in fetched:
+            partner = self._partners.get(one.rel)
+            if partner is None:
+                yield one
+            elif partner in self._waiting:
+                yield self._waiting.pop(partner)
+                yield one
+            else:
+                self._waiting[one.rel] = one
+
+    def _without_partner(self, rel: str) -> Iterator[Fetched]:
+        """Yield what waits for a file of which the store has nothing; nothing waits for it now."""
+        partner = self._partners.pop(rel, None)
+        if partner is not None:
+            del self._partners[partner]
+            if partner in self._waiting:
+                yield self._waiting.pop(partner)
 
     def _fetched(self, staging: Staging) -> Iterator[Fetched]:
         size = 0
@@ -206,6 +234,7 @@ class Transfer:
                 self._work.skipped.append(Skipped(task.rel, reason))
                 if self._context.store.capabilities.keeps_paths:
                     self._put_off(task.rel)  # a cursor never comes back to what it has passed
+                yield from self._without_partner(task.rel)
             elif done is not None:
                 self._give_up_after = None
                 yield done
