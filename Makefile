@@ -43,7 +43,7 @@ check: $(STAMP)  ## lint, types, import rules, and that the documents make a sit
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
-	@$(SITE) --quiet
+	@told=$$($(SITE) 2>&1) || { echo "$$told"; exit 1; }  # with --quiet, warnings would pass
 
 site: $(STAMP)  ## make a site of the documents, in .site/
 	@$(SITE)
