@@ -353,7 +353,7 @@ def test_a_version_that_a_killed_pull_had_not_put_in_its_place_yet_is_not_delete
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Reception, "adopt", adopt)
         patch.setattr(Staging, "__exit__", died)
-        patch.setattr("swampstore.sync.install.tidy", lambda *_: None)
+        patch.setattr("swampstore.sync.arrivals.tidy", lambda *_: None)
         with ana.open() as repo, pytest.raises(Killed):
             repo.sync.pull()
     assert list(ana.cache.rglob(LANDING))
