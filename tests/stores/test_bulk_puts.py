@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
+import socket
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
+from typing import Any
 
 import pytest
 
@@ -160,6 +164,42 @@ def test_what_the_time_says_that_is_left_is_heard(server: Scripted) -> None:
 
     with pytest.raises(TimeoutError, match="over"):
         create(server, objects(10), remaining=remaining)
+
+
+class OutOfFiles:
+    """The module `socket` of a process that may open so many more sockets after the first one."""
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(socket, name)
+
+    def socket(self, family: int) -> socket.socket:
+        self._left -= 1
+        if self._left < 0:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return socket.socket(family)
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_process_that_may_open_no_more_files_goes_on_with_the_connections_that_it_has(
+    server: Scripted, monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    monkeypatch.setattr("swampstore.stores.bulk_puts.socket", OutOfFiles(left))
+    made = create(server, objects(40))
+    assert [key for key, etag in made.items() if etag is None] == [f"/{left + 1}"]
+    assert len(made) == 40
+
+
+def test_a_connection_that_nobody_can_replace_ends_it(
+    server: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swampstore.stores.bulk_puts.socket", OutOfFiles(0))
+    server.otherwise = Reply(headers={"etag": '"e"', "connection": "close"})
+    source = iter(objects(10))
+    assert create(server, source, at_once=1) == {"/0": '"e"', "/1": None}
+    assert len(list(source)) == 8
 
 
 def test_nobody_at_the_other_end_is_left_to_the_client(server: Scripted) -> None:

@@ -93,7 +93,9 @@ class BulkPuts:
             return
         with contextlib.closing(_Exchange(first, self._head)) as exchange:
             for one in islice(objects, at_once):
-                exchange.begin(one)
+                if not exchange.begin(one):
+                    yield one, None
+                    break
             while exchange.lines:
                 left = remaining()
                 ready = exchange.wait(self._timeout if left is None else min(left, self._timeout))
@@ -107,11 +109,12 @@ class BulkPuts:
                         continue
                     # The server has something to do while the caller looks at what is done.
                     following = next(objects, None) if exchange.is_sound else None
-                    if following is not None:
-                        exchange.begin(following, line)
-                    else:
+                    has_begun = following is not None and exchange.begin(following, line)
+                    if not has_begun:
                         exchange.end(line)
                     yield one, answer.etag if answer.status == _CREATED else None
+                    if following is not None and not has_begun:
+                        yield following, None
 
     def _connected(self) -> socket.socket:
         if proxy_for(self._url) is not None:
@@ -159,16 +162,23 @@ class _Exchange:
         self._head = head
         self._selector = DefaultSelector()
 
-    def begin(self, one: NewObject, line: _Line | None = None) -> None:
-        """Send an object on a connection; if that fails, `go_on` tells."""
+    def begin(self, one: NewObject, line: _Line | None = None) -> bool:
+        """Send an object on a connection; if that fails, `go_on` tells.
+
+        False if there is no connection, because this process may not open any more files.
+        """
         if line is None or line not in self.lines:
-            line = self._opened()
+            try:
+                line = self._opened()
+            except OSError:
+                return False
         line.object, line.received = one, b""
         line.unsent = self._head(one) + one.data
         with contextlib.suppress(OSError):
             line.send()
         if line.unsent:
             self._selector.modify(line.socket, EVENT_WRITE, line)
+        return True
 
     def _opened(self) -> _Line:
         connection, self._first = self._first or socket.socket(self._family), None
