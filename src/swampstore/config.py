@@ -135,6 +135,11 @@ class Config:
         return self.remote is None and self.base != self.local_dir
 
     @property
+    def is_shared(self) -> bool:
+        """Whether others may use it as well, from here or from elsewhere."""
+        return self.remote is not None or self.is_shared_in_place
+
+    @property
     def local_dir(self) -> str:
         """The tier that never leaves this machine."""
         return f"{self.repo_dir}/{LOCAL_DIR}"

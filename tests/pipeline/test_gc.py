@@ -237,6 +237,21 @@ def test_data_of_a_run_whose_record_appeared_stays(ana: Machine, bucket: Path) -
     assert kinds(clock.collect(grace=AT_ONCE)) == {"step": "swept"}
 
 
+def test_data_of_runs_whose_records_stay_on_their_machines_is_kept(
+    ana: Machine, bucket: Path
+) -> None:
+    ana.use(bucket, directories=["data"])
+    save(ana, "step", "1", "2", lifetime="workflow", owner=RUN, garbage_collection=1)
+    (place,) = places_of(str(ana.repo_dir))
+    collected = gc(None, [place], grace=AT_ONCE)
+    assert data_in(bucket) == {*version("step", 2), "step/latest"}
+    assert "workflow-runs" in collected.warnings[0]
+    now = datetime.now(UTC)
+    marked = PlaceCollection(place, garbage_of(place, now), now, AT_ONCE)
+    marked.run()
+    assert kinds(marked) == {"step": "kept"}
+
+
 # --- the command and the function; they plan without Spark here ----------------------------------
 
 

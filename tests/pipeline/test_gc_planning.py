@@ -103,7 +103,7 @@ def plan_on_spark(spark: SparkSession, names: Iterable[Sequence[Row]]) -> dict[s
         [(STORE, where, f"workflow-runs/{of}/workflow-run-{run}.yaml") for where, of, run in RUNS],
         "store string, namespace string, rel string",
     )
-    with planned(artifacts, records, NOW) as plan:
+    with planned(artifacts, records, NOW, {}) as plan:
         going = plan.removals.selectExpr("*", "unix_micros(created_at) AS at")
         found = going.orderBy("type_normalized", "model_id", "data_name", "version").collect()
         doubts = plan.doubts.collect()

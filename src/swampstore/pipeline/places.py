@@ -44,6 +44,7 @@ class Place:
     `identity` names the store without credentials, `target` is what it was found by: a URL or the
     directory of a repository. Not `indexed` is a directory that is used in place: its files are
     the truth. `root` is the directory where the store is one, `locks` how patient writers are.
+    `routing` says what the repository keeps on its machines; of a URL nobody knows that.
     `meter` is told what is asked of the store.
     """
 
@@ -54,6 +55,7 @@ class Place:
     indexed: bool = True
     root: str | None = None
     locks: LockSettings = field(default_factory=LockSettings)
+    routing: Routing | None = field(default=None, compare=False, repr=False)
     meter: Meter | None = field(default=None, compare=False, repr=False)
 
     def open(self) -> Store:
@@ -105,7 +107,8 @@ def _target(
         config = configuration.load(repo_dir, environ)
     else:
         config = target.config
-    return config, _repository_place(config, environ)
+    routing = config.routing if config.is_shared else None
+    return config, replace(_repository_place(config, environ), routing=routing)
 
 
 def _repository_place(config: Config, environ: Mapping[str, str]) -> Place:

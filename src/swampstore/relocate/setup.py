@@ -438,15 +438,11 @@ def _alone(here: Repo, there: Repo) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(StoreError, ConfigError):
-            if _is_shared(here.config) and here.locks.store.identity != _identity(there):
+            if here.config.is_shared and here.locks.store.identity != _identity(there):
                 # Its cache is not held: the new one may be in the same place, and is synced.
                 here.locks.before_global = contextlib.nullcontext
                 stack.enter_context(here.locks.everything())
         yield
-
-
-def _is_shared(config: Config) -> bool:
-    return config.remote is not None or config.is_shared_in_place
 
 
 def _identity(repo: Repo) -> str:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.recovery import sweep
 from swampstore.catalog.database import Checkpoint, checkpoint
-from swampstore.errors import ConfigError, SwampstoreError
+from swampstore.errors import SwampstoreError
 from swampstore.layout import DataRef, ModelRef, workflow_run_rel
 from swampstore.notices import notice
 from swampstore.retention.apply import Target, carry_out, require_datastore
-from swampstore.retention.plan import plan_names, rows_on_disk, run_exists
+from swampstore.retention.plan import plan_names, require_shared, rows_on_disk, run_exists
 from swampstore.retention.rules import GcPlan, Removal, RunExists
 from swampstore.stores.errors import ObjectNotFoundError, StoreError, StoreUnreachableError
 
@@ -149,12 +149,8 @@ def _known_runs(repo: Repo) -> RunExists:
         config, rel = repo.config, workflow_run_rel(workflow_id, run_id)
         if run_exists(repo.tree, workflow_id, run_id):
             return True
-        is_shared = config.remote is not None or config.is_shared_in_place
-        if is_shared and config.routing.is_local(rel):
-            raise ConfigError(
-                "the settings keep the records of runs on their machines",
-                hint="Delete such data by name, or keep `workflow-runs` in the datastore.",
-            )
+        if config.is_shared:
+            require_shared(config.routing, rel)
         if config.remote is None:
             return False
         if failures:

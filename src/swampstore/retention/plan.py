@@ -15,6 +15,7 @@ from swampstore.artifacts.latest import latest_of
 from swampstore.catalog.disk_rows import row_of
 from swampstore.catalog.schema import Row
 from swampstore.clock import from_iso
+from swampstore.errors import ConfigError
 from swampstore.files import Tree
 from swampstore.layout import DataRef, workflow_run_rel
 from swampstore.retention.rules import (
@@ -25,6 +26,7 @@ from swampstore.retention.rules import (
     RunExists,
     VersionFacts,
 )
+from swampstore.routing import Routing
 
 
 class NamePlanner:
@@ -109,6 +111,19 @@ def marked(rows: Iterable[Row], marker: int | None) -> list[Row]:
     rows = list(rows)
     latest = latest_of((row.version for row in rows if not row.deferred), marker=marker)
     return [row._replace(is_latest=int(row.version == latest)) for row in rows]
+
+
+def require_shared(routing: Routing, rel: str) -> None:
+    """Raise ConfigError if the settings keep a file on its machine.
+
+    Elsewhere nobody can tell then whether it was deleted, and the remote cannot either.
+    """
+    if routing.is_local(rel):
+        top = rel.partition("/")[0]
+        raise ConfigError(
+            f"the settings keep {top} on their machines",
+            hint=f"Delete such data by name, or keep `{top}` in the datastore.",
+        )
 
 
 def run_exists(tree: Tree, workflow_id: str, run_id: str) -> bool:

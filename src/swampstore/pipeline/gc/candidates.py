@@ -18,7 +18,7 @@ from swampstore.clock import from_micros
 from swampstore.index.format import Entry
 from swampstore.index.path_kinds import version_file
 from swampstore.layout import LATEST, WORKFLOW_RUNS, DataRef, ModelRef
-from swampstore.pipeline.gc.planner import NEEDED, PLACE, planned, warnings
+from swampstore.pipeline.gc.planner import NEEDED, PLACE, planned, routings_of, warnings
 from swampstore.pipeline.planning import tasks_for
 from swampstore.pipeline.running import collected, forget, iterated, watched
 from swampstore.pipeline.schemas import data_name, data_version
@@ -101,7 +101,7 @@ def plan_places(
         versions = read_by_tasks(spark, Artifacts(columns=NEEDED), places, NEEDED)
         with (
             watched(spark, "plan", tasks_for(spark), progress),
-            planned(versions, records, now) as plan,
+            planned(versions, records, now, routings_of(places)) as plan,
         ):
             doubts = collected(plan.doubts)
             damage = F.count("problem").alias("damaged")

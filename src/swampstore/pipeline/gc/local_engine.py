@@ -14,7 +14,7 @@ from swampstore.index.format import Entry
 from swampstore.index.path_kinds import unit_of
 from swampstore.layout import WORKFLOW_RUN_REL, WORKFLOW_RUNS, DataRef, ModelRef
 from swampstore.pipeline.gc.candidates import Candidate, Candidates, files_of_name, fingerprint
-from swampstore.pipeline.gc.planner import NAME, SAID, decisions
+from swampstore.pipeline.gc.planner import NAME, SAID, Routings, decisions, routings_of
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.source.artifacts import Artifacts
 from swampstore.pipeline.source.index import Index
@@ -65,7 +65,7 @@ def _planned(place: Place, now: datetime) -> tuple[list[Candidate], list[str]]:
     damaged = sum(row[-1] is not None for row in said)
     # A record whose entry is damaged is one too: what belongs to its run stays.
     paths = {row[4] for row in said if row[4] is not None}
-    removals = decided((named(row) for row in rows), paths, now)
+    removals = decided((named(row) for row in rows), paths, now, routings_of([place]))
     doubts = Doubts("data name")
     for one in removals:
         if one.cause is not None:
@@ -82,12 +82,12 @@ def named(row: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def decided(
-    rows: Iterable[Mapping[str, Any]], paths: Iterable[str], now: datetime
+    rows: Iterable[Mapping[str, Any]], paths: Iterable[str], now: datetime, routings: Routings
 ) -> list[Decision]:
     """Return what is decided about rows of the table of artifacts, if these paths are stored."""
     records = {rel for rel in paths if rel.startswith(f"{WORKFLOW_RUNS}/")}
     known = sorted(_given(rows, records), key=itemgetter(slice(len(NAME) + 1)))
-    return [Decision(*row) for row in decisions(known, now)]
+    return [Decision(*row) for row in decisions(known, now, routings)]
 
 
 def _given(rows: Iterable[Mapping[str, Any]], records: set[str]) -> Iterator[tuple[Any, ...]]:

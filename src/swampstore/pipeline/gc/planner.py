@@ -8,7 +8,7 @@ docs/decisions/0045-one-planner-runs-inside-the-tasks.md.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import groupby
 from operator import itemgetter
@@ -22,13 +22,16 @@ from swampstore.layout import WORKFLOW_RUN_REL, workflow_run_rel
 from swampstore.pipeline.running import forget
 from swampstore.pipeline.schemas import arrow_schema
 from swampstore.pipeline.source.scan import batches
-from swampstore.retention.plan import NamePlanner
+from swampstore.retention.plan import NamePlanner, require_shared
 from swampstore.retention.rules import Doubts, Removal
+from swampstore.routing import Routing
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
     from pyspark.sql import Row as SparkRow
+
+    from swampstore.pipeline.places import Place
 
 PLACE = ("store", "namespace")
 NAME = (*PLACE, "type_normalized", "model_id", "data_name")
@@ -67,14 +70,26 @@ class Plan(NamedTuple):
     doubts: DataFrame
 
 
+Routings = Mapping[tuple[str, str], Routing]
+"""What repositories keep on their machines, by store and namespace, as far as that is known."""
+
+
+def routings_of(places: Iterable[Place]) -> Routings:
+    """Return what the repositories of these places keep on their machines."""
+    known = ((one, one.routing) for one in places)
+    return {(one.identity, one.namespace): routing for one, routing in known if routing}
+
+
 @contextlib.contextmanager
-def planned(artifacts: DataFrame, runs: DataFrame, now: datetime) -> Iterator[Plan]:
+def planned(
+    artifacts: DataFrame, runs: DataFrame, now: datetime, routings: Routings
+) -> Iterator[Plan]:
     """Decide what goes at the time `now`.
 
     `runs` has the columns of `PLACE` and the path `rel` of every record of a workflow run that
     there is. The artifacts are read once; Spark keeps the decisions until the end of the block.
     """
-    decided = _by_name(artifacts, runs).mapInArrow(_task(now), _DECISIONS).persist()
+    decided = _by_name(artifacts, runs).mapInArrow(_task(now, routings), _DECISIONS).persist()
     try:
         created_at = F.timestamp_micros("created").alias("created_at")
         removals = decided.where("cause IS NULL")
@@ -114,12 +129,14 @@ def _by_name(artifacts: DataFrame, runs: DataFrame) -> DataFrame:
     )
 
 
-def _task(now: datetime) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _task(
+    now: datetime, routings: Routings
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return what Spark calls with the versions of the names that a task has."""
     schema = arrow_schema(_DECISIONS)
 
     def run(versions: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from batches(decisions(_rows(versions), now), schema)
+        yield from batches(decisions(_rows(versions), now, routings), schema)
 
     return run
 
@@ -129,12 +146,14 @@ def _rows(versions: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
-def decisions(versions: Iterable[tuple[Any, ...]], now: datetime) -> Iterator[tuple[Any, ...]]:
+def decisions(
+    versions: Iterable[tuple[Any, ...]], now: datetime, routings: Routings
+) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of `_DECISIONS` for versions in the order of their names."""
     place_of, name_of = itemgetter(slice(len(PLACE))), itemgetter(slice(len(NAME)))
     for place, names in groupby(versions, place_of):
         recorded: dict[tuple[str, str], bool] = {}
-        planner = NamePlanner(now, _lookup(recorded))
+        planner = NamePlanner(now, _lookup(recorded, routings.get(place)))
         for name, group in groupby(names, name_of):
             rows = []
             for values in group:
@@ -162,9 +181,15 @@ def _row(values: tuple[Any, ...]) -> Row:
     return Row._make(_AS_ROW((*values, text, "")))
 
 
-def _lookup(recorded: dict[tuple[str, str], bool]) -> Callable[[str, str], bool]:
+def _lookup(
+    recorded: dict[tuple[str, str], bool], routing: Routing | None
+) -> Callable[[str, str], bool]:
     def run_exists(workflow_id: str, run_id: str) -> bool:
-        workflow_run_rel(workflow_id, run_id)  # raises where there cannot be any record
-        return recorded[workflow_id, run_id]
+        rel = workflow_run_rel(workflow_id, run_id)  # raises where there cannot be any record
+        if recorded[workflow_id, run_id]:
+            return True
+        if routing is not None:
+            require_shared(routing, rel)
+        return False
 
     return run_exists

@@ -26,7 +26,7 @@ from swampstore.pipeline.index_writer import IndexWriter
 from swampstore.pipeline.planning import each
 from swampstore.pipeline.source.index import is_there
 from swampstore.retention import rules
-from swampstore.retention.plan import NamePlanner, marked
+from swampstore.retention.plan import NamePlanner, marked, require_shared
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import ObjectInfo
 
@@ -228,8 +228,12 @@ class Sweeper:
 
     def _run_exists(self, workflow_id: str, run_id: str) -> bool:
         """Whether a run has a record, committed or on its way; raise if that cannot be told."""
-        rel = workflow_run_rel(workflow_id, run_id)
-        return is_there(self._writer.place, self._writer.store, rel)
+        place, rel = self._writer.place, workflow_run_rel(workflow_id, run_id)
+        if is_there(place, self._writer.store, rel):
+            return True
+        if place.routing is not None:
+            require_shared(place.routing, rel)
+        return False
 
     # Looking -----------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from swampstore.files import disk_errors, replace_file
 from swampstore.index.results import Progress, Step
 from swampstore.layout import WORKFLOW_RUNS
 from swampstore.pipeline.evidence.local_engine import objects_in
-from swampstore.pipeline.gc.planner import planned
+from swampstore.pipeline.gc.planner import Routings, planned, routings_of
 from swampstore.pipeline.metrics import NO_METRICS, Meter, Metrics, metered
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import bins, tasks_for
@@ -124,7 +124,7 @@ def _summary(
     objects = objects_in(places, _FEW) if tables_dir is None else _FEW
     if objects < _FEW:
         tasks = min(tasks_for(spark), 1 + objects // _WORTH_A_TASK)
-        return summed_up(sources, _gathered(spark, places, tasks, progress), now)
+        return summed_up(places, _gathered(spark, places, tasks, progress), now)
     tables = _Read.of(spark, places)
     with spark_errors(), _figures(spark, tables, now, progress) as figures:
         reader = SummaryReader(
@@ -159,6 +159,7 @@ class _Read(NamedTuple):
     artifacts: DataFrame
     records: DataFrame
     outputs: DataFrame
+    routings: Routings
 
     @classmethod
     def of(cls, spark: SparkSession, places: Sequence[Place]) -> Self:
@@ -167,6 +168,7 @@ class _Read(NamedTuple):
             read_by_tasks(spark, Artifacts(columns=COLUMNS), places, COLUMNS),
             _run_records(spark, places),
             read_by_tasks(spark, Outputs(), places, RUN_COLUMNS),
+            routings_of(places),
         )
 
 
@@ -236,7 +238,7 @@ def _figures(
         versions = keep(narrowed(tables.artifacts))
         with watched(spark, "reading", tasks_for(spark), progress):
             attentively(spark, versions.count)
-        plan = stack.enter_context(planned(versions, tables.records, now))
+        plan = stack.enter_context(planned(versions, tables.records, now, tables.routings))
         figures = Figures(versions, plan.removals)
         keep(figures.usage)
         keep(figures.duplicates)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from swampstore.catalog.schema import ACTIVE
 from swampstore.pipeline.gc.local_engine import Decision, decided, named
+from swampstore.pipeline.gc.planner import routings_of
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.report.figures import (
     DIMENSIONS,
@@ -125,12 +126,12 @@ def summary_here(places: Sequence[Place], now: datetime) -> Summary:
             outputs += [dict(zip(_OUTPUT_COLUMNS, row, strict=True)) for row in rows(Outputs())]
         rel = _REL[place.indexed]
         records += [(row[0], row[1], row[rel]) for row in paths if row[rel] is not None]
+    return summed_up(places, Gathered(artifacts, records, outputs), now)
+
+
+def summed_up(places: Sequence[Place], gathered: Gathered, now: datetime) -> Summary:
+    """Return what a report says about rows of places that are in memory."""
     sources = [Source(place.identity, place.namespace) for place in places]
-    return summed_up(sources, Gathered(artifacts, records, outputs), now)
-
-
-def summed_up(sources: Sequence[Source], gathered: Gathered, now: datetime) -> Summary:
-    """Return what a report says about rows that are in memory."""
     stored: dict[Source, list[Mapping[str, Any]]] = {source: [] for source in sources}
     for row in gathered.artifacts:
         stored[Source(row["store"], row["namespace"])].append(row)
@@ -139,10 +140,11 @@ def summed_up(sources: Sequence[Source], gathered: Gathered, now: datetime) -> S
         records[Source(store, namespace)].append(rel)
     versions: list[Version] = []
     candidates: list[Version] = []
+    routings = routings_of(places)
     for source, rows in stored.items():
         found = [_version(row) for row in rows]
         versions += found
-        candidates += _candidates(found, decided(rows, records[source], now))
+        candidates += _candidates(found, decided(rows, records[source], now, routings))
     days, methods = _runs(gathered.outputs, now)
     summary = SummaryHere(versions, candidates).summary(sources, now)
     return replace(summary, run_days=days, methods=methods)
