@@ -278,6 +278,22 @@ def test_nothing_is_pruned_as_long_as_definitions_of_others_may_be_missing(
     assert names_of(bob) == ["state"]
 
 
+def test_no_model_is_pruned_whose_definition_may_be_kept_on_another_machine(
+    ana: Machine, bob: Machine
+) -> None:
+    for machine in (ana, bob):
+        update_marker(str(machine.repo_dir), {"datastore": {"directories": ["data", "outputs"]}})
+    assert ana("run", "demo/host/web", "df", "--", "true").status == 0
+    (bob.repo_dir / "models").mkdir(exist_ok=True)
+    (bob.repo_dir / "models/other.yaml").write_text("id: other\nname: other\n")
+    assert bob("sync").status == 0
+    there = names_of(bob)
+    pruned = bob("data", "prune", "-y", "--json").json
+    assert (pruned["versionsDeleted"], len(pruned["warnings"])) == (0, 1)
+    assert "auto-definitions" in pruned["warnings"][0]
+    assert names_of(bob) == there != []
+
+
 def test_a_run_id_that_is_no_file_name_keeps_the_data(repo: Repo, clock: FakeClock) -> None:
     owner = Owner("workflow-step", "w", workflow_id="../x", workflow_run_id="y")
     save_versions(repo, clock, "scan", [1], lifetime="workflow", owner=owner)

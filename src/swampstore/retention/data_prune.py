@@ -24,7 +24,7 @@ from swampstore.repo.definition_files import (
     source_directory,
 )
 from swampstore.retention.apply import Target, carry_out, require_datastore
-from swampstore.retention.plan import latest_row, rows_on_disk
+from swampstore.retention.plan import latest_row, require_shared, rows_on_disk
 from swampstore.retention.rules import Doubts
 from swampstore.stores.errors import StoreError, StoreUnreachableError
 
@@ -224,7 +224,7 @@ def _check_all_are_here(repo: Repo) -> None:
 
     A sync of some models brings their data, and no definitions.
     """
-    if repo.config.remote is None or repo.config.routing.is_local(f"{AUTO_DEFINITIONS}/x"):
+    if repo.config.remote is None:
         return
     try:
         if repo.config.is_offline:
@@ -237,7 +237,8 @@ def _check_all_are_here(repo: Repo) -> None:
             f"nobody tells which definitions others have pushed: {error.message}",
             hint="Without them nobody can tell whose data is left over. Try again with the remote.",
         ) from error
-    if missing := [rel for rel in rels if not os.path.lexists(repo.tree.path(rel))]:
+    shared = (rel for rel in rels if not repo.config.routing.is_local(rel))
+    if missing := [rel for rel in shared if not os.path.lexists(repo.tree.path(rel))]:
         raise PruneRefusedError(
             f"{len(missing)} definition(s) of others are not here yet, such as {missing[0]}",
             hint="Run `swampstore sync` first.",
@@ -332,7 +333,16 @@ class DataPrune:
         definitions = read_definitions(repo)
         repo.ready(complete=True)
         self._repo = repo
-        self.plan = plan_prune(facts_of_models(repo.catalog), definitions.is_live)
+        self.plan = plan_prune(facts_of_models(repo.catalog), partial(self._is_live, definitions))
+
+    def _is_live(self, definitions: Definitions, model_type: str, model_id: str) -> bool:
+        """Whether a model is defined; raise ConfigError if another machine may define it."""
+        if definitions.is_live(model_type, model_id):
+            return True
+        config = self._repo.config
+        if config.is_shared:
+            require_shared(config.routing, f"{AUTO_DEFINITIONS}/{model_type}/{model_id}.yaml")
+        return False
 
     def preview(self) -> PruneReport:
         """Return what `run` would do; change nothing."""
