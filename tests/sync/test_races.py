@@ -139,6 +139,41 @@ def test_what_others_told_of_meanwhile_is_not_removed_with_what_a_push_left(
 # A push that is never finished
 
 
+def test_what_others_took_for_data_before_the_first_commit_is_told_with_its_hash(
+    new_host: NewHost, memory_remote: Remote
+) -> None:
+    host, other = new_host(), new_host()
+    host.save(STATE, b"ours")
+    prepared = host.service.prepare_push()
+    other.save(OTHER, b"theirs")
+    other.push()  # as there is no index, it names also what has just been sent
+    with memory_remote.open() as store:
+        entries = remote_index(store).entries
+        assert not any("sha256" in one for rel, one in entries.items() if "i-1" in rel)
+        host.service.commit_push(prepared)
+        assert all("sha256" in one for one in remote_index(store).entries.values())
+    agree(host, other)
+    assert contents(host, STATE) == [b"ours"]
+
+
+def test_what_others_put_in_the_place_of_an_upload_without_a_hash_is_not_replaced(
+    new_host: NewHost, memory_remote: Remote
+) -> None:
+    host, other = new_host(), new_host()
+    host.save(STATE, b"ours")
+    prepared = host.service.prepare_push()
+    other.save(OTHER, b"theirs")
+    other.push()
+    other.pull()
+    other.remove(STATE.rel)
+    other.push()
+    other.save(STATE, b"also")
+    other.push()
+    host.service.commit_push(prepared)
+    agree(host, other)
+    assert contents(host, STATE) == [b"also", b"ours"]
+
+
 def test_a_push_that_died_does_not_keep_others_from_pulling(new_host: NewHost) -> None:
     dead, other, fresh = new_host(), new_host(), new_host()
     other.save(STATE, b"1")

@@ -237,7 +237,7 @@ class Planner:
                 self._plan.shared.add(rel)
                 self._upload(change, Upload(rel, described(rel, entry), noted))
             case Decision.CONFLICT if entry is not None:
-                self._conflict(change, entry)
+                self._conflict(change, entry, noted)
 
     def _upload(self, change: Changed, upload: Upload) -> None:
         self._plan.uploads[change.rel] = upload
@@ -256,10 +256,15 @@ class Planner:
         assert found is not None
         self._plan.clashes.setdefault(found.name_rel, set()).add(found.version)
 
-    def _conflict(self, change: Changed, entry: Entry) -> None:
+    def _conflict(self, change: Changed, entry: Entry, noted: tuple[str, str] | None) -> None:
         rel = change.rel
         if entry.sha256 is None and self._is_equal(change, entry):
-            self._adopt(hashed(self._context, change), entry)
+            if noted is None or not noted[1] or not self._has_hash(change, noted[0]):
+                self._adopt(hashed(self._context, change), entry)
+                return
+            # Others took what we have sent for data, and did not know its hash: we can tell it.
+            self._plan.shared.add(rel)
+            (self._marker if is_marker(rel) else self._upload)(change, Upload(rel, None, noted))
         elif entry.sha256 is None and self._is_lost_content(rel):
             self._upload(change, Upload(rel, None))
         elif version_file(rel) and (self._is_entry_wrong(change) or self._is_of_grown(rel)):
