@@ -39,6 +39,18 @@ def copies_in(root: Path) -> list[Copy]:
     return found
 
 
+def content_of(directory: Path, stored: bytes | None) -> bytes:
+    """Return the content of a version on a disk.
+
+    If it is not there: that of the remote, if that is what its metadata speaks of.
+    """
+    raw, metadata = directory / RAW, directory / METADATA
+    if raw.is_file():
+        return raw.read_bytes()
+    is_that = stored is not None and _sha256(stored).encode() in metadata.read_bytes()
+    return stored if stored is not None and is_that else b""
+
+
 class Base(NamedTuple):
     """What a cache knows of the remote: its origin, the hash of each path, and of what it sent."""
 

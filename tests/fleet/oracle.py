@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -240,6 +240,15 @@ class Oracle:
         for one in self._known(ids):
             if one.state is State.UNSURE and one.deleted_by == by:
                 one.state, one.deleted_by = State.THERE, None
+
+    def collected(self, due: Mapping[str, set[bytes]], left: Mapping[str, set[bytes]]) -> None:
+        """Expect no longer what was appended to copies that were due, and is in no copy left.
+
+        Two that append to one version have two: garbage collection takes the older one of them.
+        """
+        for id_ in due.keys() & left.keys() & self.versions.keys():
+            for piece in due[id_] - left[id_]:
+                self.versions[id_].appended.pop(piece, None)
 
     def _is_vain(self, version: Version, by: int) -> bool:
         """Whether a deletion may be undone, because somebody cannot tell any more.

@@ -8,15 +8,16 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Callable, Container, Iterable, Sequence
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from swampstore.artifacts.metadata import Draft
 from swampstore.doctor import examine
 from swampstore.errors import NotFoundError, SwampstoreError
 from swampstore.index.errors import IncompleteSyncError
-from swampstore.layout import DataRef, ModelRef
+from swampstore.layout import RAW, DataRef, ModelRef
 from swampstore.retention import gc, prune
-from tests.fleet.disks import cache_of, is_whole, known_to_all
+from tests.fleet.disks import cache_of, content_of, is_whole, known_to_all
 from tests.fleet.machine import Machine
 from tests.fleet.oracle import MODELS, WORK, Found, Session, State, look_at
 from tests.fleet.places import Places
@@ -61,6 +62,16 @@ class Tell:
         """Return those of the versions that must be there."""
         known = self.oracle.versions
         return {id_ for id_ in ids if id_ in known and known[id_].state is State.THERE}
+
+    def pieces_in(self, found: Iterable[Found]) -> dict[str, set[bytes]]:
+        """Return what was appended to versions, by id, as far as these copies of them have it."""
+        root = Path(self.repo.config.datastore_dir)
+        pieces: dict[str, set[bytes]] = {}
+        for one in found:
+            rel = f"data/{one.model}/{one.name}/{one.version}"
+            content = content_of(root / rel, self.machine.place.objects().get(f"{rel}/{RAW}"))
+            pieces.setdefault(one.id, set()).update(self.oracle.pieces_in(content))
+        return pieces
 
     def deleting(self, ids: Iterable[str]) -> None:
         """Tell what this machine is about to delete, and what of that everybody knows."""
@@ -200,14 +211,18 @@ def collect(tell: Tell, args: Args) -> None:
     """Collect garbage: what is beyond the policy goes, and nothing else."""
     known = set(tell.oracle.versions)
     before = tell.machine.look(contents=False)
-    excess = []
+    due = []
     for model, name in {(one.model, one.name) for one in before}:
         versions = [one for one in before if (one.model, one.name) == (model, name)]
-        excess += [one.id for one in versions[:-KEEP]]
+        due += versions[:-KEEP]
+    excess = [one.id for one in due]
     there = tell.there(excess)
+    due_pieces = tell.pieces_in(due)
     tell.deleting(excess)
     gc(tell.repo)
-    left = {one.id for one in tell.machine.look(contents=False)}
+    after = tell.machine.look(contents=False)
+    left = {one.id for one in after}
+    tell.oracle.collected(due_pieces, tell.pieces_in(after))
     tell.oracle.deleted([id_ for id_ in excess if id_ not in left], tell.machine.number)
     tell.oracle.spared(there & left, tell.machine.number)
     # What others have saved into the same cache meanwhile makes as many more of the oldest due.
