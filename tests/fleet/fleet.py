@@ -327,6 +327,7 @@ class Fleet:
         self.places.doubt_owed(place)
         owes = any(machine.owes_migration for machine in machines)
         if place.is_remote:
+            self._find_what_lost_its_mark(machines)
             self._sync_until_quiet(machines)
         if owes:
             self.places.doubt_outside(place)
@@ -372,6 +373,15 @@ class Fleet:
         for name, found in seen:
             self.places.oracle(place).check(name, found)
         return seen
+
+    def _find_what_lost_its_mark(self, machines: list[Machine]) -> None:
+        """Let somebody look at all files of a cache of which a mark of others was lost."""
+        for machine in machines:
+            cache = str(cache_of(machine.home))
+            if cache in self.world.overwritten:
+                outcome = self._now(machine, partial(self._sync_fully, machine))
+                if outcome.ending == "done":
+                    self.world.overwritten.remove(cache)
 
     def _sync_until_quiet(self, machines: list[Machine]) -> None:
         """Let one after the other sync until nothing changes, once around."""

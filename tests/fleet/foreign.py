@@ -43,7 +43,7 @@ class Peer:
     number = -1
 
     def __init__(self, world: World, number: int) -> None:
-        self.actor = Actor(world, number, "peer")
+        self.actor = Actor(world, number, PEER)
         self.actor.on_death = self._revive
         self.claim: Path | None = None
 

@@ -25,10 +25,12 @@ from threading import get_ident
 from types import SimpleNamespace
 from typing import Any
 
+from swampstore.layout import SIDECAR
 from swampstore.stores import probe
 from swampstore.stores.probe import Finding, ProbeReport
 from tests.fleet.bucket import BUCKETS, FleetStore
 from tests.fleet.memoised import remember_what_was_read
+from tests.fleet.oracle import PEER
 from tests.fleet.world import ACTORS, REPO_ID, Actor, Heart, Killed, current
 
 _CHANGES = ("mkdir", "rename", "replace", "unlink", "remove", "rmdir", "link", "symlink")
@@ -71,12 +73,26 @@ def _changing(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
     def change(*args: Any, **options: Any) -> Any:
         actor = _at_work(get_ident())
         if actor is not None:
+            before = _sidecar(name, args)
             fault = actor.change(_told(actor, name, args))
             if fault is not None and fault.kind == "full" and name in {"mkdir", "link", "symlink"}:
                 raise _full()
+            if _sidecar(name, args) != before and actor.name != PEER:
+                # Another program, which knows no lock of ours, was there within this very call.
+                actor.world.overwritten.add(os.path.dirname(args[1]))
         return real(*args, **options)
 
     return change
+
+
+def _sidecar(name: str, args: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return what tells the sidecar that is about to be replaced from any other."""
+    if name not in {"rename", "replace"} or not str(args[1]).endswith(SIDECAR):
+        return ()
+    with contextlib.suppress(FileNotFoundError):
+        status = os.stat(args[1])
+        return status.st_ino, status.st_size, status.st_mtime_ns
+    return ()
 
 
 def _told(actor: Actor, name: str, args: tuple[Any, ...]) -> str:

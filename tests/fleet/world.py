@@ -68,6 +68,9 @@ class World:
         self.chance = random.Random(seed)
         self.faults: Counter[str] = Counter()
         self.hits: list[str] = []
+        # Caches in which a mark of another program was replaced by a sidecar without it: what it
+        # has marked waits until somebody there looks at all files.
+        self.overwritten: set[str] = set()
         self.actors: list[Actor] = []
         self.trace: list[str] | None = None
         self._late: list[tuple[float, int, Callable[[], None]]] = []
