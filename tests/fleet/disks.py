@@ -52,8 +52,12 @@ def content_of(directory: Path, stored: bytes | None) -> bytes:
 
 
 class Base(NamedTuple):
-    """What a cache knows of the remote: its origin, the hash of each path, and of what it sent."""
+    """What a cache knows of the remote: its origin, the hash of each path, and of what it sent.
 
+    `namespace` is the one that it is about, None if nothing is known.
+    """
+
+    namespace: str | None
     origin: str | None
     known: Mapping[str, str | None]
     sent: Mapping[str, str]
@@ -62,7 +66,7 @@ class Base(NamedTuple):
 def base_of(cache: Path) -> Base:
     """Read the base of a cache: what its machine will know, whatever becomes of its process."""
     path = cache / BASE
-    nothing = Base(None, {}, {})
+    nothing = Base(None, None, {}, {})
     if not path.exists():
         return nothing
     how = "mode=ro" if path.with_name(f"{BASE}-wal").exists() else "immutable=1"
@@ -73,9 +77,12 @@ def base_of(cache: Path) -> Base:
             facts = dict(db.execute("SELECT name, value FROM facts").fetchall())
             known = dict(db.execute("SELECT rel, sha256 FROM known").fetchall())
             sent = dict(db.execute("SELECT rel, sha256 FROM uploads").fetchall())
+            owner: str = db.execute("SELECT stamp FROM owner").fetchone()[0]
         finally:
             sqlite3.Connection.close(db)
-        return nothing if facts.get(MADE_ANEW) else Base(facts.get(ORIGIN), known, sent)
+        if facts.get(MADE_ANEW):
+            return nothing
+        return Base(owner.rpartition("#")[2], facts.get(ORIGIN), known, sent)
     return nothing
 
 

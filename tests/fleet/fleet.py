@@ -22,7 +22,7 @@ from swampstore.index.partitions import MONOLITH_KEY, SHARDS
 from swampstore.sync.hydrate import OUTDATED
 from tests.fleet import checks, damage, foreign, moving
 from tests.fleet.bucket import BUCKETS, Bucket
-from tests.fleet.disks import cache_of, copies_in, noted_in
+from tests.fleet.disks import base_of, cache_of, copies_in, noted_in
 from tests.fleet.machine import Machine
 from tests.fleet.oracle import Found, Oracle
 from tests.fleet.places import Place, Places
@@ -237,6 +237,10 @@ class Fleet:
         if machine.actor.op in moving.OPS:
             place = machine.look_where()
             self.places.end(machine.number, place, owes=machine.owes_migration)
+            cache = cache_of(machine.home)
+            if machine.owes_migration and base_of(cache).namespace != "":
+                held = b"".join(one.metadata or b"" for one in copies_in(cache / "data"))
+                self.places.forget_outside(machine.number, place, held)
         if outcome.ending != "done" and machine.actor.sent:
             makers = {one.number for one in self.machines if one.home == machine.home}
             oracle = self.places.oracle(machine.place)

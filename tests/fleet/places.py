@@ -197,8 +197,25 @@ class Places:
         """Who was stopped on its way out of a namespace may share outside what it takes back."""
         _doubt(self.oracle(place), self.oracle(place._replace(namespace="")))
 
+    def forget_outside(self, machine: int, place: Place, metadata: bytes) -> None:
+        """Doubt deletions outside of a namespace of what waits there to follow into it.
+
+        A machine that was stopped before that has a base of the namespace, and none of what is
+        outside: it shares there again what it finds in its cache, and nobody has any more.
+        """
+        outside = place._replace(namespace="")
+        here = self.oracle(outside)
+        held = {id_ for id_ in here.versions if id_.encode() in metadata}
+        named = outside.committed()
+        told = {id_ for id_ in here.versions if not any(id_ in text for text in named)}
+        here.doubt_deletions(machine, told - held, held=held)
+        here.baseless[machine] = held
+        here.forgot.setdefault(machine, set()).update(held)
+
     def end(self, machine: int, place: Place, *, owes: bool) -> None:
         """Note where a machine is, however its step ended; `owes`: its data is to follow."""
+        if place.namespace and not owes:
+            self.oracle(place._replace(namespace="")).baseless.pop(machine, None)
         move = self.moves.pop(machine, None)
         if move is None:
             if not owes:
