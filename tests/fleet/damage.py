@@ -272,6 +272,26 @@ def _lose_index(fleet: Fleet) -> None:
     oracle.doubt_deletions(None, _deleted_for_good(fleet, oracle.versions.keys() - held))
 
 
+def note_arrivals(fleet: Fleet, machine: Machine) -> None:
+    """Until lost documents are made anew, what a machine gets counts as new afterwards.
+
+    Nobody tells it then that others had deleted that before, and pushed it with the new documents.
+    """
+    oracle, objects = fleet.oracle, fleet.bucket.objects
+    if not (oracle.is_index_lost and fleet.past.has_lost_documents):
+        return
+    with contextlib.suppress(Violation):  # a part of it is still lost
+        index_of({key: one.data for key, one in objects.items()})
+        if META in objects:
+            return
+    outcome = machine.now(partial(machine.look, contents=False))
+    machine.actor.outcome = None
+    seen = {one.id for one in outcome.result} if outcome.ending == "done" else set()
+    new = {id_ for id_ in seen if (machine.number, id_) not in oracle.held}
+    oracle.held |= {(machine.number, id_) for id_ in new}
+    oracle.doubt_deletions(-1, held=new)
+
+
 def _stored(fleet: Fleet) -> Iterator[tuple[str, tuple[str, str, int]]]:
     """Yield each version that the remote has an object of, with its name and number."""
     for key, one in fleet.bucket.objects.items():

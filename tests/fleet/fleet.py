@@ -246,6 +246,7 @@ class Fleet:
             oracle = self.places.oracle(machine.place)
             noted = noted_in(cache_of(machine.home), machine.place)
             oracle.stopped(makers, machine.actor.sent, noted, was_first=machine.was_first)
+        damage.note_arrivals(self, machine)
 
     def _note_late(self, bucket: Bucket, key: str, data: bytes) -> None:
         """Where tokens are made of content, nothing tells such an object from the one before."""
