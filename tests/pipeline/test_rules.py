@@ -36,6 +36,7 @@ from swampstore.pipeline.source.objects import content_of as content_of_path
 from swampstore.pipeline.verify import kinds
 from swampstore.pipeline.verify.examination import Selection, stale_in
 from swampstore.pipeline.verify.rules import examined
+from swampstore.routing import Routing
 from tests.support.staging import metadata_of
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -484,3 +485,12 @@ def test_what_has_neither_an_object_nor_a_meaning_is_dropped(place: Place) -> No
 def test_an_object_that_vanishes_before_it_is_hashed_gets_no_entry(place: Place) -> None:
     gone = f"{NAME}/2/raw"
     assert planned(plan(place), [evidence(gone, seen(7, None))]) == Planned(gone, "dropped")
+
+
+def test_content_that_the_settings_keep_on_its_machine_is_not_missing() -> None:
+    store = Store()
+    _lose(store, "1/raw")
+    kept = SHARDED._replace(routing=Routing(exclude=["data/**/n/*/raw"]))
+    others = SHARDED._replace(routing=Routing(exclude=["data/**/other/*/raw"]))
+    assert store.found(kept) == set()
+    assert store.found(others) == {(kinds.MISSING_CONTENT, "1/metadata.yaml")}

@@ -144,7 +144,10 @@ class IndexState:
         """Return how evidence is to be understood; what is younger may be of a push."""
         there = frozenset(partition for partition, _ in self.shards) if self.has_lost_list else None
         since = self.now - grace
-        return TrustRules(self.version, self.is_assumed, self.damaged, there, since, self.notes)
+        return TrustRules(
+            *(self.version, self.is_assumed, self.damaged, there, since),
+            *(self.notes, self.place.routing),
+        )
 
     @property
     def expected(self) -> Total:

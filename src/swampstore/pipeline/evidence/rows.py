@@ -22,6 +22,7 @@ from swampstore.index.versions import FIRST
 from swampstore.layout import is_internal, is_plain
 from swampstore.pipeline.running import packed, unpacked
 from swampstore.pipeline.source.objects import Content
+from swampstore.routing import Routing
 from swampstore.stores.protocol import ObjectInfo
 
 if TYPE_CHECKING:
@@ -244,7 +245,7 @@ class TrustRules(NamedTuple):
     `version` is that of the index, None without one. Whatever is there belongs to the place if it
     `is_assumed`, else what is of one of the `damaged` partitions, and with `shards` all that is of
     no such partition. What was written after `since` may belong to a push that is going on. `notes`
-    tell what is left of deletions.
+    tell what is left of deletions, `routing` what stays on its machine, as far as that is known.
     """
 
     version: IndexVersion | None
@@ -253,6 +254,7 @@ class TrustRules(NamedTuple):
     shards: frozenset[str] | None
     since: datetime
     notes: Notes = Notes()
+    routing: Routing | None = None
 
     def truth(self, claims: Iterable[Claim]) -> list[Claim]:
         """Return the entries of the documents that count.
@@ -267,6 +269,10 @@ class TrustRules(NamedTuple):
         if self.is_assumed or home in self.damaged:
             return True
         return self.shards is not None and home not in self.shards
+
+    def keeps_apart(self, rel: str) -> bool:
+        """Whether a path is not to be there: the settings keep it on its machine."""
+        return self.routing is not None and self.routing.is_local(rel)
 
     def removes(self, path: Path, sha256: str | None = None) -> bool:
         """Whether the object of a path, which no entry names, is left of a deletion.

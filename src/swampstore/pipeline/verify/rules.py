@@ -196,8 +196,14 @@ def examined(
         if file.kind is not None or file.strays:
             found += of_file(file)
     if is_name:
-        found += of_name(unit, files)
+        found += (one for one in of_name(unit, files) if not _is_kept_apart(one, trust))
     return files, found
+
+
+def _is_kept_apart(found: Problem, trust: TrustRules) -> bool:
+    """Whether content is missing because it stays on its machine: it is not lost."""
+    raw = f"{found.rel.rpartition('/')[0]}/{RAW}"
+    return found.kind == kinds.MISSING_CONTENT and trust.keeps_apart(raw)
 
 
 def _in_context(name: str, files: list[File]) -> list[File]:
