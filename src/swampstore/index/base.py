@@ -61,7 +61,11 @@ _COLUMNS = (
     "rel, size, sha256, modified, etag, held_size, held_mtime, held_ctime, held_inode, recorded"
 )
 _INSERT_KNOWN = f"INSERT OR REPLACE INTO known VALUES ({', '.join('?' * 11)})"
-_INSERT_FACT = "INSERT OR REPLACE INTO facts VALUES (?, ?)"
+# A long fact is written over where it is, and only where it differs: to replace it would free all
+# of its pages, and take others.
+_INSERT_FACT = (
+    "INSERT INTO facts VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+)
 _RENEW = (
     "UPDATE known SET held_ctime = ?, recorded = ? WHERE rel = ?"
     " AND held_size = ? AND held_mtime = ? AND held_ctime = ? AND held_inode = ?"
