@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from swampstore.index import changes as merging
 from swampstore.index.errors import IndexMovedError
+from swampstore.index.fingerprints import Fingerprints, is_named
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key
 from swampstore.stores.errors import PreconditionFailedError, StoreUnreachableError, changed
 from swampstore.stores.memory import MemoryBucket, MemoryStore
@@ -92,6 +93,25 @@ def test_a_commit_to_version_2_writes_the_touched_shard_and_meta(a: IndexMachine
     a.cost()
     a.commit({raw_rel("m3"): "y"})
     assert a.requests() == {"get": 2, "put": 2}
+
+
+def test_after_a_new_shard_commits_to_it_neither_sort_nor_write_the_list_anew(
+    a: IndexMachine, foreign: ForeignClient
+) -> None:
+    a.commit({raw_rel("m"): "x", raw_rel("o"): "x"})
+    a.index.migrate()
+    a.commit({raw_rel("n"): "x"})
+    before = a.index.refresh().meta
+    a.commit({raw_rel("n", 2): "y"})
+    after = a.index.refresh().meta
+    assert before is not None
+    assert after is not None
+    assert after.partitions is before.partitions
+    assert isinstance(after.shards, Fingerprints)
+    assert foreign.meta()["partitions"] == [*after.partitions] == [shard_of(one) for one in "mno"]
+    for one in "mno":
+        etag = foreign.store.head(shard_key(shard_of(one))).etag
+        assert is_named(after.shards[shard_of(one)], etag)
 
 
 @pytest.mark.parametrize("is_sharded", [False, True])

@@ -68,6 +68,13 @@ class Fingerprints(Mapping[str, str]):
         self.partitions = partitions
         self.in_a_row = in_a_row
 
+    @classmethod
+    def of(cls, partitions: PartitionList, etags: Mapping[str, str]) -> Mapping[str, str]:
+        """Return those of these ETags; by name if some of the partitions have none."""
+        if partitions and all(map(etags.__contains__, partitions)):
+            return cls(partitions, _in_order(partitions, etags))
+        return {one: fingerprint(etags[one]) for one in partitions if one in etags}
+
     def __getitem__(self, name: str) -> str:
         position = self.partitions.position(name)
         if position is None:

@@ -19,6 +19,7 @@ from swampstore.index.fingerprints import is_named
 from swampstore.index.format import Document, RawEntries, decode_entry, encode_entry, entry_known
 from swampstore.index.local_copy import LocalCopy
 from swampstore.index.meta import Meta
+from swampstore.index.partition_list import PartitionList
 from swampstore.index.partitions import MONOLITH_KEY, ROOT, partition_of, shard_key
 from swampstore.index.path_kinds import is_marker, unit_of
 from swampstore.index.state import (
@@ -316,9 +317,10 @@ class Recovery:
         assert snapshot.meta is not None
         chosen = {*partitions, *snapshot.versions}
         found = self._documents.all(self._documents.shard, chosen)
-        untold = found.keys() - {*snapshot.meta.partitions, *moved} if found else ()
-        for one in untold:
-            found[one] = self._without_gone(found[one])
+        told = PartitionList.of(snapshot.meta.partitions)
+        for one in found:
+            if one not in told and one not in moved:
+                found[one] = self._without_gone(found[one])
         return {one: self._healed(one, shard, snapshot) for one, shard in found.items()}
 
     def _healed(

@@ -36,7 +36,7 @@ from swampstore.index.changes import (
     seen_facts,
 )
 from swampstore.index.documents import StoredDocument
-from swampstore.index.fingerprints import Fingerprints, fingerprint, is_named
+from swampstore.index.fingerprints import Fingerprints, is_named
 from swampstore.index.format import Document, RawEntries, encode_shard
 from swampstore.index.meta import Meta, written_meta
 from swampstore.index.partition_list import PartitionList
@@ -302,13 +302,11 @@ class ShardCommit:
             # Another client committed last, and left out what it does not know.
             listed = self._documents.listed_shards()
             etags |= {one: listed[one].etag for one in meta.partitions if one in listed}
-        partitions = PartitionList.of(sorted({*meta.partitions} - now.keys() | there.keys()))
-        etags |= {one: fingerprint(etag) for one, etag in there.items()}
-        return replace(
-            meta,
-            partitions=partitions,
-            shards={one: etags[one] for one in partitions if one in etags},
-        )
+        names = PartitionList.of({*meta.partitions} - now.keys() | there.keys())
+        # As it will be read again: so the next commit need not go through all of them either.
+        partitions = names.in_order
+        etags |= there
+        return replace(meta, partitions=partitions, shards=Fingerprints.of(partitions, etags))
 
 
 def _committed_after_all(
