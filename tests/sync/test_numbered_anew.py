@@ -262,3 +262,22 @@ def test_what_others_share_again_with_more_appended_is_not_shared_once_more_with
         synced(machine)
         with machine.open() as repo:
             assert contents(repo, MODEL, "state") == ["two", "one and more"]
+
+
+@pytest.mark.usefixtures("told_again")
+@pytest.mark.parametrize("is_appended_to", [False, True])
+def test_what_cannot_come_because_something_of_ours_has_its_number_is_not_shared_once_more(
+    ana: Machine, bob: Machine, eve: Machine, dan: Machine, is_appended_to: bool
+) -> None:
+    if is_appended_to:
+        with bob.open() as repo:
+            assert repo.artifacts.append(MODEL, "state", b" and more").version == 3
+        synced(bob)
+    theirs = "one and more" if is_appended_to else "one"
+    for content in ("mine", "mine, too"):
+        eve.put(MODEL, "state", content)
+    for machine in (eve, ana, dan, bob, eve):
+        synced(machine)
+        with machine.open() as repo:
+            found = contents(repo, MODEL, "state")
+        assert sorted(found) == sorted(["two", theirs, "mine", "mine, too"])

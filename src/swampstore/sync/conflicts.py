@@ -28,7 +28,7 @@ from swampstore.stores.errors import StoreError
 from swampstore.sync import merge
 from swampstore.sync.context import SyncContext
 from swampstore.sync.hashing import hash_beginning_of
-from swampstore.sync.lost_base import numbered_anew, told_again
+from swampstore.sync.lost_base import has_come, numbered_anew, still_to_come, told_again
 from swampstore.sync.push_plan import Plan, PreparedPush
 from swampstore.sync.scan import Changed, Links, LocalScan, hashed, removed_rels
 from swampstore.sync.transfer import take_remote
@@ -62,14 +62,21 @@ class Conflicts:
     def remove_copies(self, changed: dict[str, Changed], prepared: PreparedPush) -> None:
         """Remove versions that others have by now under another number, instead of telling of them.
 
-        A pull has done so, if it came to its end. What changes here by that is noted in `changed`.
+        A pull has done so, if it came to its end, and nothing of ours had their numbers. What
+        changes here by that is noted in `changed`.
         """
         new = [rel for rel, one in changed.items() if one.known is None and is_metadata(rel)]
-        for name_rel in told_again(self._context, new):
+        names = told_again(self._context, new)
+        to_come = still_to_come(self._context, names)
+        for name_rel in sorted(names):
+            if name_rel not in to_come and not has_come(self._context, name_rel):
+                continue
             with self._giving_up(name_rel, changed, prepared):
                 gone = [
                     one.rel
-                    for arrivals in numbered_anew(self._context, name_rel)
+                    for arrivals in numbered_anew(
+                        self._context, name_rel, to_come.get(name_rel, {})
+                    )
                     for one in self._context.installer.install(arrivals)
                 ]
                 if gone:

@@ -6,23 +6,27 @@ of them are still there. What else is here counts as new, and is shared.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
-from swampstore.artifacts.metadata import Metadata
+from swampstore.artifacts.metadata import Metadata, decode
+from swampstore.errors import MetadataError
 from swampstore.files.signature import signature
-from swampstore.index.errors import SyncError
+from swampstore.index.errors import IndexDamagedError, SyncError
 from swampstore.index.partitions import Scope, partition_of
 from swampstore.index.path_kinds import is_metadata, unit_of
 from swampstore.index.state import View
 from swampstore.layout import METADATA, RAW
+from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.sync import merge
 from swampstore.sync.arrivals import Arrival
 from swampstore.sync.complete import is_content_here, local_metadata
 from swampstore.sync.context import SyncContext
 from swampstore.sync.downloads import Staging
-from swampstore.sync.hashing import hash_file
+from swampstore.sync.hashing import hash_file, holds
 from swampstore.sync.scan import LocalScan, is_covered
 
 # The fact of a new base that the cache has not been compared as a whole since it lost the old one:
@@ -57,48 +61,88 @@ def told_again(context: SyncContext, metadata: Iterable[str]) -> set[str]:
     """
     if context.base.fact(LOST) is None:
         metadata = merge.known_to_others(context, metadata)
-    names = {unit_of(rel) for rel in metadata}
-    # Where it knows nothing, nothing has come yet, and there is no need to read what is here.
-    return {name for name in names if any(is_metadata(one.rel) for one in context.base.below(name))}
+    return {unit_of(rel) for rel in metadata}
 
 
-def numbered_anew(context: SyncContext, name_rel: str) -> Iterator[list[Arrival]]:
-    """Yield what removes each version of a data name that is here under another number as well.
+def has_come(context: SyncContext, name_rel: str) -> bool:
+    """Whether the base knows any version of a data name: else nothing that is here is a copy."""
+    return any(is_metadata(one.rel) for one in context.base.below(name_rel))
 
-    Others have given it that number meanwhile. With content, it is a copy, and the remote would
-    have two. Without content, nobody will ever have any for this one, if the base was lost;
-    otherwise somebody has removed that, and may put it back.
+
+def still_to_come(
+    context: SyncContext, name_rels: Collection[str]
+) -> dict[str, dict[str, Metadata]]:
+    """Return, by data name, the versions that cannot come as long as ours have their numbers.
+
+    Costs a request for each, beside the index.
+    """
+    if not name_rels:
+        return {}
+    view = context.index.view({partition_of(f"{one}/1/{METADATA}") for one in name_rels})
+    to_come = {name_rel: _kept_out(context, view, name_rel) for name_rel in name_rels}
+    return {name_rel: found for name_rel, found in to_come.items() if found}
+
+
+def _kept_out(context: SyncContext, view: View, name_rel: str) -> dict[str, Metadata]:
+    rels = [rel for rel in view.entries_below(name_rel) if is_metadata(rel)]
+    known = context.base.get_many(rels)
+    found: dict[str, Metadata] = {}
+    for rel in rels:
+        version_rel, path = rel.rpartition("/")[0], context.names.local(rel)
+        if rel in known or view.raw(f"{version_rel}/{RAW}") is None or not os.path.lexists(path):
+            continue
+        with contextlib.suppress(IndexDamagedError, ObjectNotFoundError, MetadataError):
+            entry = view.entry(rel)
+            if entry is not None and not holds(path, entry.sha256):
+                data = context.store.get(context.names.remote(rel)).data
+                found[version_rel] = decode(data, rel)
+    return found
+
+
+def numbered_anew(
+    context: SyncContext, name_rel: str, to_come: Mapping[str, Metadata] = MappingProxyType({})
+) -> Iterator[list[Arrival]]:
+    """Yield what removes each version of a data name that is there under another number as well.
+
+    Others have given it that number meanwhile: it is here under that, or is still `to_come`. With
+    content, it is a copy, and the remote would have two. Without content, nobody will ever have any
+    for this one, if the base was lost; otherwise somebody has removed that, and may put it back.
     """
     rels = [f"{name_rel}/{one}" for one in merge.local_versions(context, name_rel)]
     whole = {
         rel: local_metadata(context.names, rel) for rel in rels if merge.is_whole(context, rel)
     }
     ids = {one.id for one in whole.values() if one}
+    theirs = {
+        rel: one
+        for rel, one in whole.items()
+        if one is not None and context.base.get(f"{rel}/{METADATA}")
+    } | dict(to_come)
     is_lost = context.base.fact(LOST) is not None
     for rel in rels:
         if not merge.is_committed(context, rel) or context.base.get(f"{rel}/{METADATA}"):
             continue
         if is_content_here(context.names, rel):
-            yield from _copy(context, rel, whole)
+            yield from _copy(context, rel, theirs)
         elif is_lost and rel not in whole and merge.local_id(context, rel) in ids:
             yield [_without(context, f"{rel}/{METADATA}")]
 
 
 def _copy(
-    context: SyncContext, rel: str, whole: dict[str, Metadata | None]
+    context: SyncContext, rel: str, theirs: Mapping[str, Metadata]
 ) -> Iterator[list[Arrival]]:
     """Yield what removes a version, if the remote has all of it, only under another number.
 
-    Something may have been appended to it there. The base tells where to look, and the object
-    itself has to show that it has these bytes: what is here may be the last copy of them.
+    Something may have been appended to it there. `theirs` are the versions that the remote has by
+    what the base or the index tells, and the object itself has to show that it has these bytes:
+    what is here may be the last copy of them.
     """
     metadata = _without(context, f"{rel}/{METADATA}")
     ours = local_metadata(context.names, rel)  # after that: what changes it from now on, is seen
     same = [
-        (f"{one}/{RAW}", theirs)
-        for one, theirs in whole.items()
-        if ours and theirs and one != rel and _speaks_of_it(theirs, ours)
-        if context.base.get(f"{one}/{METADATA}")
+        (f"{one}/{RAW}", told)
+        for one, told in theirs.items()
+        if ours and one != rel and _speaks_of_it(told, ours)
     ]
     if not same:
         return
@@ -108,9 +152,9 @@ def _copy(
         return  # it is somewhere else, or does not hold still
     if any(
         merge.has_content(context, raw, now.size, sha256)
-        if theirs.allows(now.size, sha256)
+        if told.allows(now.size, sha256)
         else merge.is_beginning(context, raw, now.size, sha256)
-        for raw, theirs in same
+        for raw, told in same
     ):
         yield [metadata, Arrival(f"{rel}/{RAW}", None, now)]
 

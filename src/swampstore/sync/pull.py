@@ -22,7 +22,7 @@ from swampstore.sync.arrivals import Arrival
 from swampstore.sync.context import SyncContext
 from swampstore.sync.downloads import BATCH
 from swampstore.sync.hashing import holds
-from swampstore.sync.lost_base import LOST, hollow_versions, numbered_anew, told_again
+from swampstore.sync.lost_base import LOST, has_come, hollow_versions, numbered_anew, told_again
 from swampstore.sync.pull_plan import PullPlanner, PullWork
 from swampstore.sync.push_plan import partitions_of
 from swampstore.sync.start_over import forget_vain_removals, remember_installed
@@ -185,9 +185,8 @@ class Pull:
         """Return the data names of this scope that others once had, and the next push tells of."""
         scope = self._planner.scope
         noted = filter(is_metadata, self._context.base.all_noted_uploads())
-        return told_again(
-            self._context, [rel for rel in noted if scope is None or scope.covers(rel)]
-        )
+        covered = [rel for rel in noted if scope is None or scope.covers(rel)]
+        return {one for one in told_again(self._context, covered) if has_come(self._context, one)}
 
     def _repair_markers(self, work: PullWork) -> None:
         """Let `latest` name the highest version where what arrived does not fit together.
