@@ -899,3 +899,25 @@ def test_a_version_is_replaced_as_a_whole_or_not_at_all(
     assert bob.get(MODEL, "state") == "one"
     synced(bob)
     assert bob.get(MODEL, "state") == "another"
+
+
+@pytest.mark.parametrize("pulls_first", [False, True])
+def test_a_version_that_was_deleted_here_comes_back_whole_if_others_have_changed_a_part_of_it(
+    ana: Machine, bob: Machine, pulls_first: bool
+) -> None:
+    with ana.open() as repo:
+        repo.artifacts.save(MODEL, "state", b"one", streaming=True)
+    for machine in (ana, bob):
+        synced(machine)
+    append(ana, b" and two")
+    synced(ana)
+    append(bob, b" and six")  # of the same length: the metadata is equal now, the content is not
+    with bob.open() as repo:
+        if pulls_first:
+            repo.sync.pull()
+        repo.artifacts.delete(MODEL, "state")
+    for machine in (bob, ana, bob):
+        synced(machine)
+    for machine in (ana, bob):
+        with machine.open() as repo:
+            assert contents(repo, MODEL, "state") == ["one and two"]

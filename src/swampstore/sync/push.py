@@ -366,7 +366,7 @@ class Push:
         adopted = [known for rel, known in plan.adopted.items() if unit_of(rel) not in failed]
         self._check_met(uploaded)
         known = [*self._still_here(prepared.touched), *adopted, *(one.known for one in uploaded)]
-        forgotten = [*removals, *plan.forgotten]
+        forgotten = [*removals, *plan.forgotten, *plan.staying]
         left = self._deletions.note_unnamed({rel: prepared.deleted[rel] for rel in plan.forgotten})
         left_behind = prepared.left_behind(prepared.view) if prepared.view else []
         wanted = [removal_of(plan.removals[rel]) for rel in removals]

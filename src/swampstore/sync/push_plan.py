@@ -48,7 +48,8 @@ class Plan(msgspec.Struct):
     uploaded; `reread` are partitions in which the remote has something that we do not have.
     `stuck` says why nothing could be decided about a path, `withheld` are versions that are not
     complete, and must not be shown to others. `shared` are changed files of versions that the
-    remote has, though neither the base nor the index tells that.
+    remote has, though neither the base nor the index tells that. `staying` were deleted here, of
+    versions that others have changed: they have to be fetched again.
     """
 
     uploads: dict[str, Upload] = msgspec.field(default_factory=dict)
@@ -56,6 +57,7 @@ class Plan(msgspec.Struct):
     removals: dict[str, Known] = msgspec.field(default_factory=dict)
     adopted: dict[str, Known] = msgspec.field(default_factory=dict)
     forgotten: set[str] = msgspec.field(default_factory=set)
+    staying: set[str] = msgspec.field(default_factory=set)
     clashes: dict[str, set[int]] = msgspec.field(default_factory=dict)
     copies: dict[str, tuple[Changed, Entry]] = msgspec.field(default_factory=dict)
     conflicts: dict[str, Conflict] = msgspec.field(default_factory=dict)
@@ -192,6 +194,8 @@ class Planner:
         staying = {rel.rpartition("/")[0] for rel in self._plan.conflicts if version_file(rel)}
         for rel in [rel for rel in removals if rel.rpartition("/")[0] in staying]:
             del removals[rel]
+            self._plan.staying.add(rel)
+            self._plan.reread.add(partition_of(rel))
         for rel in parted_from_metadata(removals):
             if self._entry(metadata_beside(rel)) is not None:
                 self._plan.adopted[rel] = removals.pop(rel)._replace(held=None)
