@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bson.int64 import Int64
 
 from swampstore.errors import LockTimeoutError
 from swampstore.locks.record import global_key
 from swampstore.stores import store_config
+from swampstore.stores.mongodb_paths import stored_path
 from tests.support.locking import held, new_lock, soon
 from tests.support.mongodb import MongoRemote
 from tests.support.sync_harness import Machine
@@ -120,6 +122,57 @@ def test_a_lock_of_theirs_that_is_alive_is_waited_for_and_a_dead_one_is_taken_ov
         assert found["nonce"] != "theirs"
         assert found["expiresAt"] > datetime.now(UTC)
         ours.release()
+
+
+@pytest.mark.parametrize("kept_as", [float, Int64], ids=["floating point", "64 bits"])
+def test_a_lock_of_theirs_is_the_same_however_their_driver_keeps_its_numbers(
+    kept_as: Callable[[int], Any], mongodb_remote: MongoRemote
+) -> None:
+    locks = mongodb_remote.collection("locks")
+    now = datetime.now(UTC)
+    lock = {"_id": "__global__", "holder": "they", "hostname": "there", "pid": kept_as(7)}
+    lock |= {"acquiredAtMs": kept_as(int(now.timestamp() * 1000)), "ttlMs": kept_as(30_000)}
+    locks.insert_one(lock | {"expiresAt": now + timedelta(seconds=30), "nonce": "theirs"})
+    with mongodb_remote.open() as store:
+        ours = new_lock(store, global_key(""))
+        with pytest.raises(LockTimeoutError, match="they"):
+            ours.acquire(soon(0.5))
+        past = datetime.now(UTC) - timedelta(seconds=10)
+        locks.update_one({"_id": "__global__"}, {"$set": {"expiresAt": past}})
+        ours.acquire(soon())
+        ours.release()
+
+
+@pytest.mark.parametrize("kept_as", [float, Int64], ids=["floating point", "64 bits"])
+def test_a_file_arrives_however_its_size_is_kept(
+    kept_as: Callable[[int], Any], machine: NewMachine, mongodb_remote: MongoRemote
+) -> None:
+    """One of two gigabytes and more is kept with 64 bits by all."""
+    mongodb_remote.plant("", {ONE: b"1"})
+    mongodb_remote.collection("paths").update_one({"_id": ONE}, {"$set": {"size": kept_as(1)}})
+    ana = machine("ana")
+    assert not ana.pull().skipped
+    assert ana.files() == {ONE: b"1"}
+
+
+@pytest.mark.parametrize("size", [1.5, True, None])
+def test_a_size_that_is_none_keeps_one_file_back_and_nobody_else(
+    size: object, machine: NewMachine, mongodb_remote: MongoRemote
+) -> None:
+    mongodb_remote.plant("", {ONE: b"1", TWO: b"2"})
+    mongodb_remote.collection("paths").update_one({"_id": ONE}, {"$set": {"size": size}})
+    ana = machine("ana")
+    assert [one.rel for one in ana.pull().skipped] == [ONE]
+    ana.write("outputs/aws/ec2/run/three.yaml", b"3")
+    ana.sync()
+    ana.service.push(full=True)
+    assert ana.files().keys() == {TWO, "outputs/aws/ec2/run/three.yaml"}
+
+
+@pytest.mark.parametrize("size", [float("inf"), float("nan"), -1.0, 2.5, "1", None])
+def test_a_document_whose_size_is_none_is_damaged(size: object) -> None:
+    found = {"_id": ONE, "hash": "0" * 64, "updatedAt": datetime.now(UTC), "deletedAt": None}
+    assert stored_path(found | {"size": size}).problem == f"its size is {size!r}"
 
 
 def test_h37_a_lock_of_ours_that_is_alive_never_looks_older_than_its_ttl(

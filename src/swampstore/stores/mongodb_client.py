@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -235,6 +236,17 @@ class Connection:
     def __del__(self) -> None:
         # Stores that nobody closes are no reason for the driver to warn whoever runs a program.
         self.close()
+
+
+def whole(number: object) -> int | None:
+    """Return a number of a document, None if it is no whole one.
+
+    Each driver chooses for itself what it keeps a number as: 32 bits, 64, or floating point.
+    """
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        return None
+    is_whole = math.isfinite(number) and number == int(number)
+    return int(number) if is_whole else None
 
 
 def _ticks() -> float:

@@ -21,7 +21,7 @@ from typing import Any
 
 from swampstore.clock import EPOCH, from_iso, from_ms, to_iso, to_ms
 from swampstore.stores.errors import changed, exists, not_found
-from swampstore.stores.mongodb_client import Connection
+from swampstore.stores.mongodb_client import Connection, whole
 from swampstore.stores.mongodb_keys import below, key_of, spot_of
 from swampstore.stores.protocol import Fetched, ObjectInfo, Written
 
@@ -153,17 +153,17 @@ def content_of(found: dict[str, Any]) -> bytes:
     members = {
         "holder": found.get("holder"),
         "hostname": found.get("hostname"),
-        "pid": found.get("pid"),
-        "acquiredAt": _iso(found.get("acquiredAtMs")),
-        "ttlMs": found.get("ttlMs"),
+        "pid": whole(found.get("pid")),
+        "acquiredAt": _iso(whole(found.get("acquiredAtMs"))),
+        "ttlMs": whole(found.get("ttlMs")),
         "nonce": found.get("nonce"),
     }
     return json.dumps(members, indent=2).encode()
 
 
-def _iso(number: object) -> str | None:
+def _iso(number: int | None) -> str | None:
     try:
-        return to_iso(from_ms(number)) if isinstance(number, int) else None
+        return None if number is None else to_iso(from_ms(number))
     except OverflowError:
         return None
 
@@ -178,8 +178,8 @@ def _is_of(text: str, found: dict[str, Any]) -> bool:
 
 def touched(found: dict[str, Any]) -> datetime:
     """Return when a lock was last refreshed."""
-    expires, ttl = found.get("expiresAt"), found.get("ttlMs")
-    if isinstance(expires, datetime) and isinstance(ttl, int):
+    expires, ttl = found.get("expiresAt"), whole(found.get("ttlMs"))
+    if isinstance(expires, datetime) and ttl is not None:
         return max(expires - ttl * _MILLISECOND, EPOCH)
     return EPOCH
 
@@ -188,7 +188,8 @@ def token_of(found: dict[str, Any]) -> str:
     """Return the token of a lock; every write of anybody, and every heartbeat, changes it."""
     expires = found.get("expiresAt")
     moved = to_ms(expires) if isinstance(expires, datetime) else ""
-    return f"{found.get('nonce', '')}:{found.get('acquiredAtMs', '')}:{moved}"
+    acquired = whole(found.get("acquiredAtMs"))
+    return f"{found.get('nonce', '')}:{'' if acquired is None else acquired}:{moved}"
 
 
 def condition_of(key: str, token: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from swampstore.clock import EPOCH, to_iso, to_ms
 from swampstore.stores.errors import not_found
 from swampstore.stores.mongodb_blobs import BATCH, INLINE, Blobs
-from swampstore.stores.mongodb_client import TRANSIENT, Connection
+from swampstore.stores.mongodb_client import TRANSIENT, Connection, whole
 from swampstore.stores.mongodb_keys import MORE, PATHS, below, is_shared
 from swampstore.stores.paths import (
     PathChange,
@@ -300,24 +300,24 @@ class Paths:
 
 def stored_path(found: dict[str, Any]) -> StoredPath:
     """Read the document of a path."""
-    rel, size, sha256 = found["_id"], found.get("size"), found.get("hash")
-    modified, seq = found.get("updatedAt"), found.get("commitSeq")
+    rel, size, sha256 = found["_id"], whole(found.get("size")), found.get("hash")
+    modified, seq = found.get("updatedAt"), whole(found.get("commitSeq"))
     problem = ""
     if not isinstance(rel, str):
         rel, problem = str(rel), "its _id is no text"
-    elif type(size) not in (int, float) or size is None or size < 0 or size != int(size):
-        size, problem = 0, f"its size is {size!r}"
+    elif size is None or size < 0:
+        size, problem = 0, f"its size is {found.get('size')!r}"
     elif not isinstance(sha256, str):
         problem = "it has no hash"
     elif not isinstance(modified, datetime):
         problem = "it has no updatedAt"
     return StoredPath(
         rel,
-        int(size or 0),
+        size or 0,
         sha256 if isinstance(sha256, str) else None,
         modified if isinstance(modified, datetime) else None,
         found.get("deletedAt") is not None,
-        seq if type(seq) is int else None,
+        seq,
         problem,
     )
 

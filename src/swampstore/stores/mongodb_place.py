@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from swampstore.clock import EPOCH
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError, not_found
 from swampstore.stores.mongodb_blobs import Blobs
-from swampstore.stores.mongodb_client import Connection
+from swampstore.stores.mongodb_client import Connection, whole
 from swampstore.stores.mongodb_keys import (
     BLOBS,
     CONTENTS,
@@ -143,7 +143,8 @@ class Place:
                     if not is_later(one, note):
                         yield self._info(note)
                         continue
-                if one.get("deletedAt") is None and one.get("hash") in there:
+                is_named = one.get("deletedAt") is None and isinstance(one.get("hash"), str)
+                if is_named and one["hash"] in there:
                     yield self._info(one)
         while waiting:
             yield self._info(notes[waiting.pop()])
@@ -220,4 +221,4 @@ def info_of(key: str, found: dict[str, Any]) -> ObjectInfo:
     """Describe an object by its document."""
     moment = found.get("at") or found.get("updatedAt")
     modified = moment if isinstance(moment, datetime) else EPOCH
-    return ObjectInfo(key, int(found["size"]), found["hash"], found["hash"], modified)
+    return ObjectInfo(key, whole(found.get("size")) or 0, found["hash"], found["hash"], modified)
