@@ -772,6 +772,26 @@ def test_a_list_of_origins_keeps_what_we_do_not_know(machine: Open) -> None:
     assert len(set(found["origins"])) == 2
 
 
+def test_an_origin_that_is_written_from_memory_is_listed_as_the_last_one(machine: Open) -> None:
+    here, there = machine("here"), machine("there")
+    there.service.migrate_index()
+    save(here, version(1))
+    here.sync()
+    known = here.base.fact("origin")
+    here.store.delete(META_KEY)
+    there.push(full=True)  # what was lost is guessed: another origin
+    here.store.delete(META_KEY)
+    save(here, version(2))
+    here.push()  # this one knows exactly what was lost, and nothing of the first loss
+    told = json.loads(here.store.get(ORIGINS_KEY).data)["origins"]
+    assert told[-1] == known == here.base.fact("origin")
+    assert told.count(known) == 1
+    assert len(told) == 2
+    OldPeer(here.store).push_v2(dict(version(1, "theirs")))
+    here.pull()
+    assert not here.service._context.index.is_made_anew
+
+
 @pytest.mark.parametrize("has_meta", [True, False])
 def test_nobody_concludes_anything_from_a_migration_of_a_guess_that_was_killed(
     machine: Open, monkeypatch: pytest.MonkeyPatch, has_meta: bool

@@ -4,7 +4,7 @@
 clients leave it out when they commit; on version 1 the monolith still tells it. Here a cache finds
 out whether the one that it knows is the last.
 
-An origin is added after the `_meta.json` that has it was written. Whoever is killed in between
+An origin is listed after the `_meta.json` that has it was written. Whoever is killed in between
 leaves it out: then nobody is told anything, as it is where there is no such document.
 """
 
@@ -34,20 +34,21 @@ class _Listed(NamedTuple):
 
 
 def note_origin(documents: Documents, origin: str | None, before: str | None = None) -> None:
-    """Add the origin that an index has from now on, after the one it had `before`.
+    """List the origin that an index has from now on as the last one, after the one it had `before`.
 
-    What fails is not tried again: the commit is done, and nothing depends on this.
+    Also one that was listed earlier: who heals an index may have heard of no later one. What fails
+    is not tried again: the commit is done, and nothing depends on this.
     """
     if origin is None:
         return
     with contextlib.suppress(StoreError):
         for _ in range(_ATTEMPTS):
             known, members, token = _read(documents)
-            if origin in known:
+            if known[-1:] == [origin]:
                 return
             first = () if known else (_frozen_origin(documents),)
-            every = dict.fromkeys(one for one in (*first, *known, before, origin) if one)
-            data = json.dumps(members | {_ORIGINS: list(every)[-_MOST:]}).encode()
+            every = dict.fromkeys(one for one in (*first, *known, before) if one and one != origin)
+            data = json.dumps(members | {_ORIGINS: [*every, origin][-_MOST:]}).encode()
             with contextlib.suppress(PreconditionFailedError):
                 documents.put_origins(data, token)
                 return

@@ -279,7 +279,7 @@ class ShardCommit:
             written = self._documents.put_meta(text.data, onto.token, commits=True)
         except PreconditionFailedError:
             return None
-        if onto.is_healed and not onto.is_exact:
+        if onto.is_healed:
             self._watch.tell_of_origin(meta)
         self._watch.wrote(meta, text)
         return MetaSnapshot(2, meta, text, written.etag, written.token)
