@@ -93,3 +93,8 @@ class Routing:
             if any(rule.fullmatch(path) for path in paths):
                 excluded = not includes
         return excluded
+
+
+def keeps_apart(routing: Routing | None, rel: str) -> bool:
+    """Whether settings keep a file on its machine; without any (None) nobody knows of such."""
+    return routing is not None and routing.is_local(rel)

@@ -22,7 +22,7 @@ from swampstore.index.versions import FIRST
 from swampstore.layout import is_internal, is_plain
 from swampstore.pipeline.running import packed, unpacked
 from swampstore.pipeline.source.objects import Content
-from swampstore.routing import Routing
+from swampstore.routing import Routing, keeps_apart
 from swampstore.stores.protocol import ObjectInfo
 
 if TYPE_CHECKING:
@@ -272,7 +272,7 @@ class TrustRules(NamedTuple):
 
     def keeps_apart(self, rel: str) -> bool:
         """Whether a path is not to be there: the settings keep it on its machine."""
-        return self.routing is not None and self.routing.is_local(rel)
+        return keeps_apart(self.routing, rel)
 
     def removes(self, path: Path, sha256: str | None = None) -> bool:
         """Whether the object of a path, which no entry names, is left of a deletion.

@@ -17,6 +17,7 @@ from swampstore.layout import LATEST, METADATA, RAW
 from swampstore.pipeline.source.objects import Content
 from swampstore.pipeline.verify import kinds
 from swampstore.pipeline.verify.rules import File
+from swampstore.routing import Routing, keeps_apart
 
 Versions = Mapping[int, Mapping[str, File]]
 """The `raw` and `metadata.yaml` of each version of a data name."""
@@ -52,12 +53,16 @@ class Mender:
     """Says what to do about damage, as far as content can be found.
 
     Unless it `gives_up`, what cannot be made whole stays as it is: whoever looked at a part of a
-    store does not know what the rest of it has.
+    store does not know what the rest of it has. A version whose content the settings keep on its
+    machine is whole without it; they are the `routing`, as far as that is known.
     """
 
-    def __init__(self, find: Find, *, gives_up: bool = True) -> None:
+    def __init__(
+        self, find: Find, *, gives_up: bool = True, routing: Routing | None = None
+    ) -> None:
         self._find = find
         self._gives_up = gives_up
+        self._routing = routing
 
     def mend_file(self, file: File) -> Iterator[Action]:
         """Yield what to do about a file that belongs to no version."""
@@ -122,6 +127,8 @@ class Mender:
         return None
 
     def _mended_content(self, rel: str, raw: File | None, metadata: Content) -> list[Action] | None:
+        if (raw is None or raw.there is None) and keeps_apart(self._routing, rel):
+            return [] if raw is None else [_given_up(raw)]
         checksum = metadata.checksum
         expected = checksum or (raw.sha256 if raw else None)
         size = metadata.claimed_size if checksum else None

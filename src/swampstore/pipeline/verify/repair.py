@@ -396,7 +396,8 @@ class Repair:
     def _planned(self, batch: Units, sources: Sources) -> list[Action]:
         names = {name: sorted_out(name, files) for name, files in batch}
         sources.look_for(self._wanted(batch))
-        mender = Mender(sources.find, gives_up=self._gives_up)
+        routing = self._place.routing
+        mender = Mender(sources.find, gives_up=self._gives_up, routing=routing)
         actions = [
             action
             for name, found in names.items()
