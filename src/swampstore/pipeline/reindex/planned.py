@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from swampstore.artifacts.latest import parse_marker
 from swampstore.clock import to_iso
 from swampstore.index.format import Entry as IndexEntry
 from swampstore.index.format import encode_entry
 from swampstore.index.partitions import partition_of
+from swampstore.index.path_kinds import is_marker, is_metadata, unit_of
+from swampstore.layout import METADATA, RAW
 from swampstore.pipeline.evidence.gathering import Task, as_listed, readable_content
 from swampstore.pipeline.evidence.rows import Entry, Path, Seen, TrustRules, believed, paths_in
 from swampstore.pipeline.metrics import NO_METRICS, Metrics
@@ -26,6 +29,7 @@ from swampstore.pipeline.planning import each
 from swampstore.pipeline.running import packed, unpacked
 from swampstore.pipeline.schemas import arrow_schema
 from swampstore.pipeline.source.scan import batches
+from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import Store
 
 if TYPE_CHECKING:
@@ -79,7 +83,7 @@ class Plan:
 
     Entries that are written carry the `commit_seq`. What only one of the `hidden` shards says was
     never visible. An object that nobody names is entered if the plan `adopts` such, and if it is
-    not left of a deletion.
+    neither left of a deletion nor of half a version.
     """
 
     place: Place
@@ -122,20 +126,51 @@ class Plan:
                 continue
             if fate not in NEW and not (fate == KEPT and self.rehash):
                 yield _as_it_is(path, entry, fate)
-            elif (content := path.content) is not None:
+            elif (content := path.content) is not None and fate != ADOPTED:
                 yield self._settled(path, entry, fate, content.sha256)
             else:
                 unread.append((path, entry, fate))
 
-        def sha256(one: tuple[Path, Entry | None, str]) -> str | None:
-            seen = one[0].seen
-            assert seen is not None
-            listed = as_listed(self.place, one[0].rel, seen)
-            found = readable_content(store, listed, described=False)
-            return found.sha256 if found else None
+        def settled(one: tuple[Path, Entry | None, str]) -> Planned:
+            path, entry, fate = one
+            assert path.seen is not None
+            if fate == ADOPTED and not self._is_complete(store, path.rel):
+                return Planned(path.rel, WAITING)
+            content = path.content
+            if content is None:
+                listed = as_listed(self.place, path.rel, path.seen)
+                content = readable_content(store, listed, described=False)
+            return self._settled(path, entry, fate, content.sha256 if content else None)
 
-        for (path, entry, fate), found in each(self.place, sha256, unread):
-            yield self._settled(path, entry, fate, found)
+        for _, plan in each(self.place, settled, unread):
+            yield plan
+
+    def _is_complete(self, store: Store, rel: str) -> bool:
+        """Whether what a path tells of is stored as well.
+
+        Metadata is sent before its content: what a push left that was killed in between must not
+        be shown to others as a version, nor the marker that names it.
+        """
+        name = self.place.names().remote(rel)
+        if is_marker(rel):
+            try:
+                number = parse_marker(store.get(name).data)
+            except ObjectNotFoundError:
+                return False
+            metadata = f"{unit_of(rel)}/{number}/{METADATA}"
+            return self._is_old(store, metadata) and self._is_complete(store, metadata)
+        if not is_metadata(rel):
+            return True
+        raw = f"{rel.removesuffix(METADATA)}{RAW}"
+        return self.trust.keeps_apart(raw) or self._is_old(store, raw)
+
+    def _is_old(self, store: Store, rel: str) -> bool:
+        """Whether a path has an object that does not belong to a push which is going on."""
+        try:
+            info = store.head(self.place.names().remote(rel))
+        except ObjectNotFoundError:
+            return False
+        return info.last_modified <= self.trust.since
 
     def _fate(self, path: Path, entry: Entry | None) -> str | None:
         """Return what becomes of a path before anything is hashed, None for bookkeeping."""
@@ -213,8 +248,8 @@ class Reindexed:
 
     `kept` entries are as they were, `made` and `hashed` ones were hashed, `adopted` are objects
     that no entry named. `contradicted` entries stay, though their object is missing or another
-    one: `verify` tells more. `waiting` objects are too young to be anything but a push. `leaving`
-    are left of deletions, and are removed by whoever finishes those.
+    one: `verify` tells more. `waiting` objects are too young to be anything but a push, or are half
+    of a version. `leaving` are left of deletions, and are removed by whoever finishes those.
     `findings` is a table of all but the kept ones, None if there are none; a list if this process
     did it. `metrics` tell what was asked of the stores.
     """
