@@ -208,6 +208,34 @@ def test_all_namespaces_go_at_once(
     assert owners == {"infra": "repo-infra", "web": "repo-web"}
 
 
+@pytest.mark.parametrize("engine", ["spark", "local"])
+def test_a_version_of_which_the_index_tells_only_half_stays_behind(
+    request: pytest.FixtureRequest, source: Bucket, target: Bucket, engine: str
+) -> None:
+    source.save("state", 1, b"one")
+    copied = run(None, source.url, target.url)
+    assert copied.is_complete
+    source.save("state", 2, b"two")
+    monolith = source.directory / sync_harness.MONOLITH
+    said = json.loads(monolith.read_bytes())
+    said["entries"][f"{MODEL}/state/2/raw"]["size"] = -1
+    damaged, whole = json.dumps(said), monolith.read_bytes()
+
+    monolith.write_text(damaged)
+    spark = request.getfixturevalue("spark") if engine == "spark" else None
+    copied = run(spark, source.url, target.url)
+    held = {one.rel for one in copied.findings if one.kind == HELD_BACK}
+    assert held == {f"{MODEL}/state/2/metadata.yaml", f"{MODEL}/state/latest"}
+    assert {*target.entries} == {
+        f"{MODEL}/state/{rel}" for rel in ("1/raw", "1/metadata.yaml", "latest")
+    }
+    assert payload(target.store)[f"{MODEL}/state/latest"] == b"1"
+
+    monolith.write_bytes(whole)
+    assert run(spark, source.url, target.url).is_complete
+    assert payload(target.store) == payload(source.store)
+
+
 def test_spark_and_this_process_agree_on_what_is_the_same_content() -> None:
     contents = [
         Content(size, sha256, modified)

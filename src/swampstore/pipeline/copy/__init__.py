@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from swampstore.index.errors import IndexDamagedError, IndexMovedError, SyncError
 from swampstore.index.format import Entry
 from swampstore.index.partitions import partition_of
-from swampstore.index.path_kinds import is_metadata, unit_of, version_file
+from swampstore.index.path_kinds import VersionFile, is_metadata, unit_of, version_file
 from swampstore.index.results import Progress, no_progress
 from swampstore.index.state import View
 from swampstore.index.versions import FIRST, version_of
@@ -41,6 +41,7 @@ from swampstore.pipeline.copy.outcomes import (
     CONFLICT,
     DAMAGED,
     FORBIDDEN,
+    HELD_BACK,
     MAY_PASS,
     NOT_KEPT,
     OVERTAKEN,
@@ -243,6 +244,8 @@ class _Copy:
         # What was not copied, by path, as of the last look.
         self._refused = Refusals()
         self._findings: Spool[Finding] = Spool()
+        # The versions of which the source's index tells something that cannot be understood.
+        self._half_told: set[VersionFile] = set()
 
     def run(self, *, dry_run: bool) -> Copied:
         check_source(self._ends.source)
@@ -298,6 +301,7 @@ class _Copy:
         """Yield what is to be copied, as the two indexes are now, wave by wave."""
         comparison = self._compared(target)
         before, self._refused, self._findings = self._refused, Refusals(), Spool()
+        self._half_told = set()
         try:
             totals = comparison.totals()
             self._note_troubles(comparison.troubles() if totals.troubles else ())
@@ -319,6 +323,9 @@ class _Copy:
         for one in wanted:
             if reason := self._border.why_not(one.rel):
                 self._refused.note([Refused(one, FORBIDDEN, reason)])
+            elif version_file(one.rel) in self._half_told:
+                reason = "the index entry of another file of its version cannot be understood"
+                self._refused.note([Refused(one, HELD_BACK, reason)])
             else:
                 allowed.append(one)
         return allowed
@@ -372,6 +379,8 @@ class _Copy:
         for trouble in troubles:
             if trouble.side == "source":
                 rel = trouble.rel or trouble.document
+                if version := version_file(rel):
+                    self._half_told.add(version)
                 key = source.names().remote(trouble.document)
                 self._findings.append(
                     Finding(source.identity, source.namespace, DAMAGED, rel, key, trouble.problem)
