@@ -1,4 +1,4 @@
-"""What a push left that was killed between metadata and content is shown to nobody as a version."""
+"""Half of a push: what was sent before a kill is no version, and what is being sent is not lost."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from swampstore.pipeline.index_writer import editing
 from swampstore.pipeline.places import places_of
 from swampstore.pipeline.reindex import Reindexed
 from swampstore.pipeline.reindex.local_engine import RebuildingHere
+from swampstore.pipeline.verify.repair import Repair
+from tests.support.looking import look
 from tests.support.machines import Machine
 
 MODEL = "vm/builder/b-1"
@@ -77,3 +79,33 @@ def test_a_reindex_adopts_metadata_whose_content_stays_on_its_machine(
     half_pushed(ana, bucket, "image", "1/metadata.yaml", "latest")
     assert reindexed(f"file://{bucket}").adopted == 0
     assert reindexed(str(bob.repo_dir)).adopted == 2
+
+
+@pytest.mark.parametrize("index", [1, 2])
+@pytest.mark.parametrize("model", [MODEL, "vm/builder/new"])
+def test_a_push_that_takes_longer_than_the_grace_of_a_repair_shares_all_of_it(
+    ana: Machine, bob: Machine, bucket: Path, index: int, model: str
+) -> None:
+    ana.put(MODEL, "image", "good")
+    assert ana("sync").status == 0
+    (place,) = places_of(f"file://{bucket}")
+    if index == 2:
+        with editing(place) as writer:
+            writer.index.migrate()
+    with ana.open() as repo:
+        repo.tree.replace_file("files/report.txt", b"sent long ago")
+        repo.artifacts.save(model, "large", "of which not all is sent")
+        prepared = repo.sync.prepare_push()
+        raw = bucket / f"data/{model}/large/1/raw"
+        content = raw.read_bytes()
+        raw.unlink()
+        seen = look(place)
+        with editing(place) as writer:
+            mended = Repair(place, seen.damaged(), seen.having, writer, gives_up=True).run()
+        assert mended.done["quarantine"]
+        raw.parent.mkdir(parents=True, exist_ok=True)
+        raw.write_bytes(content)
+        repo.sync.commit_push(prepared)
+    assert look(place).found() == set()
+    assert bob("sync").status == 0
+    assert bob.get(model, "large") == "of which not all is sent"

@@ -71,6 +71,15 @@ class IndexWriter:
             committed = self.index.commit(seen, upserts, removals, is_loss=is_loss)
             self.base.apply(shards=committed.shards, facts=committed.facts)
 
+    def renew(self, rels: Collection[str]) -> None:
+        """Have whoever is about to commit such paths look again at what he has uploaded.
+
+        That comes before the removal of objects that no index names: they may be of a push that
+        takes longer than anybody waited.
+        """
+        with self.locks.committing() as guard, self.index.guarded(guard):
+            self.index.renew(self.view(rels))
+
     def check(self) -> None:
         """Raise LockLostError if a lock was taken over, before something that cannot be undone."""
         self.locks.verify()

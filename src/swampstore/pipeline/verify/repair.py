@@ -263,6 +263,9 @@ class Applying:
 
     def _remove(self, rels: Sequence[str]) -> None:
         """Remove the originals of what is in quarantine, if they are still that."""
+        unnamed = [rel for rel in rels if not self._is_named(rel)]
+        if unnamed:
+            self._writer.renew(unnamed)
         self._writer.check()
         for rel in rels:
             there = self._there[rel]
