@@ -47,8 +47,11 @@ class VersionFile(NamedTuple):
 
 
 def version_file(rel: str) -> VersionFile | None:
-    """Return which version a file belongs to, None if it is no file of a version."""
-    if not rel.startswith("data/") or rel.count("/") < _IN_VERSION:
+    """Return which version a file belongs to, None if it is no file of a version.
+
+    No version has a `latest`: that is the marker of a data name which is a number.
+    """
+    if not rel.startswith("data/") or rel.count("/") < _IN_VERSION or rel.endswith(_LATEST):
         return None
     name_rel, _, last = rel.rpartition("/")[0].rpartition("/")
     version = parse_version(last)
@@ -117,7 +120,7 @@ def unit_of(rel: str) -> str:
     if not rel.startswith("data/"):
         return rel
     above = rel.rpartition("/")[0]
-    if rel.count("/") >= _IN_VERSION:
+    if rel.count("/") >= _IN_VERSION and not rel.endswith(_LATEST):
         name_rel, _, last = above.rpartition("/")
         if is_version(last):
             return name_rel
