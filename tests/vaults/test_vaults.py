@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import stat
@@ -35,7 +36,7 @@ from swampstore.vaults.errors import (
 )
 from swampstore.vaults.events import events
 from swampstore.vaults.keys import create_key, read_key, ssh_key
-from swampstore.vaults.local_encryption import decrypt, encrypt
+from swampstore.vaults.local_encryption import LocalEncryption, decrypt, encrypt
 from swampstore.vaults.migration import migrate
 from tests.conftest import FakeClock
 from tests.support.vault_testing import keeping_program
@@ -433,7 +434,45 @@ def test_a_key_is_not_kept_where_everything_is_shared_from(
     vault.put("db", "one")
     vault.rotate()
     assert vault.get("db") == "one"
-    assert [path.name for path in (tmp_path / "keys").iterdir()] == ["ops"]
+
+
+def test_a_new_key_in_a_file_loses_no_secret_of_other_vaults_that_have_it(
+    vaults: Vaults, tmp_path: Path
+) -> None:
+    for name in ("ops", "dev", "web"):
+        vaults.create("local_encryption", name, {"key_file": str(tmp_path / "keys/team")})
+        vaults.open(name).put("db", f"of {name}")
+    for name in ("ops", "dev", "ops"):
+        vaults.open(name).rotate()
+        for other in ("ops", "dev", "web"):
+            assert vaults.open(other).get("db") == f"of {other}"
+    vaults.open("web").put("db", "new")
+    assert vaults.open("web").get("db") == "new"
+    assert not (tmp_path / "keys/team.next").exists()
+
+
+def test_vaults_that_change_a_key_of_both_at_once_lose_no_secret(
+    vaults: Vaults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ops", "dev"):
+        vaults.create("local_encryption", name, {"key_file": str(tmp_path / "keys/team")})
+        vaults.open(name).put("db", f"of {name}")
+    monkeypatch.setattr(vaults, "_changing", lambda _: contextlib.nullcontext())
+    before = LocalEncryption._seal_all_with
+    others: list[threading.Thread] = []
+
+    def sealed(provider: LocalEncryption, key: bytes) -> None:
+        before(provider, key)
+        if not others:  # another checkout does the same in that moment
+            others.append(threading.Thread(target=vaults.open("dev").rotate))
+            others[0].start()
+            others[0].join(0.5)
+
+    monkeypatch.setattr(LocalEncryption, "_seal_all_with", sealed)
+    vaults.open("ops").rotate()
+    others[0].join()
+    for name in ("ops", "dev"):
+        assert vaults.open(name).get("db") == f"of {name}"
 
 
 @pytest.mark.parametrize("name", ["", "Ops", "_ops", "1ops", "o/ps", "o" * 65, "a b"])

@@ -3,6 +3,8 @@
 While the key is changed there are two, and each file can be read with one of them: the new key
 lies beside the old one before the first file is encrypted with it, and the old one goes when
 nothing needs it any more. A process that is killed in between loses nothing, and can do it again.
+A `key_file` may be the key of other vaults, and of this one in other checkouts: what it held stays
+beside it, since nobody here can tell which secrets need it.
 
 A secret is encrypted with AES-256-GCM and a key that is derived for it anew. Its file is a JSON
 object with `iv`, `data` and `salt` in base64, and `version` 2. The tag follows the ciphertext; the
@@ -15,6 +17,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
@@ -110,6 +113,7 @@ def _cipher(key: bytes, salt: bytes) -> AESGCM:
 _SUFFIX = ".enc"
 _ANNOTATIONS = ".annotations"
 _HOOKS = ".refresh"
+_PREVIOUS = re.compile(r"\.previous(?:-([1-9][0-9]{0,8}))?")
 _LOOKS = 3
 _DAY = 86_400.0
 
@@ -258,11 +262,12 @@ class LocalEncryption(Provider):
                 f"the key of the vault {self._place.name} is an SSH key, {self._ssh_key}",
                 hint="Only a key that the vault made for itself can be replaced by it.",
             )
-        following, previous = f"{self._key}.next", f"{self._key}.previous"
+        following = f"{self._key}.next"
         durable = self._place.durable
-        with self._changing():
+        with self._changing(), self._changing_key():
             old = self._writing_key()
             self._check_all()
+            previous = self._place_of_previous(old)
             new = create_key(following, durable=durable)
             self._seal_all_with(new)
             # What another client encrypts with the old key meanwhile stays readable.
@@ -271,8 +276,49 @@ class LocalEncryption(Provider):
             if durable:
                 sync_dir(os.path.dirname(self._key))
             self._seal_all_with(new)
-            self._remove(previous)
+            if self._may_be_of_others:
+                notice("%s stays: other vaults may need the key that it holds", previous)
+            else:
+                self._remove(previous)
             return len(self.keys())
+
+    @property
+    def _may_be_of_others(self) -> bool:
+        """Whether there may be secrets elsewhere that are encrypted with the same key."""
+        return "key_file" in self._place.config
+
+    @contextlib.contextmanager
+    def _changing_key(self) -> Iterator[None]:
+        """Let no other vault change the key meanwhile, if it may be of others."""
+        if not self._may_be_of_others:
+            yield
+            return
+        directory, name = os.path.split(self._key)
+        with disk_errors(directory):
+            make_private_dir(directory)
+        with NameLocks(f"{directory}/.locks", self._place.lock_timeout).hold(name):
+            yield
+
+    def _place_of_previous(self, old: bytes) -> str:
+        """Return where the key is kept that is about to be replaced."""
+        places = self._previous() if self._may_be_of_others else []
+        same = (place for place in places if read_key(place) in (None, old))
+        number = len(places)
+        while (free := _previous_place(self._key, number)) in places:
+            number += 1
+        return next(same, free)
+
+    def _previous(self) -> list[str]:
+        """Return where keys are kept that were replaced, the last one first."""
+        if not self._may_be_of_others:
+            return [_previous_place(self._key, 0)]
+        directory, name = os.path.split(self._key)
+        numbers = [
+            int(found[1] or 0)
+            for one in _names_in(directory)
+            if one.startswith(name) and (found := _PREVIOUS.fullmatch(one.removeprefix(name)))
+        ]
+        return [_previous_place(self._key, number) for number in sorted(numbers, reverse=True)]
 
     def _check_all(self) -> None:
         """Raise SecretDamagedError if something cannot be read, which a new key would bury."""
@@ -296,7 +342,7 @@ class LocalEncryption(Provider):
         """Return what files may be encrypted with, the likeliest first."""
         if self._ssh_key:
             return [ssh_key(self._ssh_key)]
-        places = (self._key, f"{self._key}.next", f"{self._key}.previous")
+        places = (self._key, f"{self._key}.next", *self._previous())
         return [key for place in places if (key := read_key(place)) is not None]
 
     def _writing_key(self) -> bytes:
@@ -383,8 +429,16 @@ def _would_be_shared(path: str, directory: str) -> bool:
 
 
 def _keys_in(directory: str) -> list[str]:
+    names = _names_in(directory)
+    return sorted(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
+
+
+def _names_in(directory: str) -> list[str]:
     try:
-        names = os.listdir(directory)
+        return os.listdir(directory)
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
+
+
+def _previous_place(key: str, number: int) -> str:
+    return f"{key}.previous-{number}" if number else f"{key}.previous"
