@@ -116,6 +116,19 @@ def test_changes_that_were_never_pushed_are_told(
     assert f"data/{MODEL}/unpushed/1/raw" not in restored(place, tmp_path / "new")
 
 
+def test_files_that_the_settings_keep_on_the_machine_are_told(
+    ana: Machine, bob: Machine, bucket: Path, place: Path
+) -> None:
+    bob.use(bucket, directories=["data", "audit"], exclude=["data/aws/ec2/i-2/**"])
+    with bob.open() as repo, repo.session():
+        fill(repo)
+    done = bob("backup", "create", str(place), "--json")
+    kept = len(held(bob.repo_dir / ".swamp"))
+    assert f"the settings keep {kept} files on this machine" in done.err
+    assert done.json["keptHere"] == kept > 10
+    assert "settings keep" not in ana("backup", "create", str(place)).err
+
+
 def test_only_the_own_namespace_is_backed_up(
     ana: Machine, bob: Machine, bucket: Path, place: Path, tmp_path: Path
 ) -> None:
@@ -170,3 +183,31 @@ def test_a_commit_of_others_is_in_a_backup_whole_or_not_at_all(
             pairs.append(int(left or -1))
     assert pairs == sorted(pairs)
     assert pairs[-1] > pairs[0]
+
+
+def test_what_the_settings_kept_away_before_is_in_the_next_backup(
+    index: str, bob: Machine, bucket: Path, place: Path, tmp_path: Path
+) -> None:
+    bob.use(bucket, exclude=["outputs/**"])
+    with bob.open() as repo:
+        backed_up(repo, place)
+    bob.use(bucket, exclude=None)
+    for name in ("new", "newer"):
+        with bob.open() as repo:
+            backed_up(repo, place)
+        assert restored(place, tmp_path / name) == held(bucket)
+
+
+def test_an_index_of_before_a_migration_is_not_taken_for_the_current_one(
+    ana: Machine, bob: Machine, bucket: Path, place: Path, tmp_path: Path
+) -> None:
+    with ana.open() as repo, repo.session():
+        fill(repo)
+    assert ana("datastore", "migrate-index").status == 0
+    with ana.open() as repo, repo.session():
+        repo.artifacts.delete(MODEL, "state")
+        repo.artifacts.save(MODEL, "extra", "after")
+    next(bucket.rglob("_meta.json")).unlink()
+    with bob.open() as repo:
+        backed_up(repo, place)
+    assert restored(place, tmp_path / "new") == held(bucket)

@@ -90,6 +90,11 @@ def create(session: Session, place: str, verify: bool) -> None:
             f"warning: {counted(report.unpushed, 'path')} changed on this machine and not pushed:"
             " the backup is of the remote. Run `swampstore sync`, then back up again."
         )
+    if report.kept_here:
+        session.note(
+            f"warning: the settings keep {counted(report.kept_here, 'file')} on this machine"
+            " (`directories`, `exclude`): the backup is of the remote, and does not have them."
+        )
     if report.manifest.left_out or (checked and not checked.ok):
         click.get_current_context().exit(EXIT_ERROR)
 

@@ -22,8 +22,9 @@ from swampstore.errors import (
     NewerFormatError,
     ValidationError,
 )
+from swampstore.files import Tree
 from swampstore.index.results import Progress, no_progress
-from swampstore.layout import AUDIT
+from swampstore.layout import AUDIT, DATASTORE_SUBDIRS, is_always_local
 from swampstore.marker import read_marker
 from swampstore.notices import notice
 from swampstore.redaction import is_secret, without_credentials
@@ -32,6 +33,7 @@ from swampstore.relocate.backup.format import (
     LeftOut,
     Manifest,
     SecretNames,
+    belongs,
 )
 from swampstore.relocate.backup.local_source import LocalSource
 from swampstore.relocate.backup.place import BackupPlace, Uploads
@@ -49,8 +51,9 @@ _LIKE_A_SECRET = re.compile(r"secret|passw|passphrase|token|credential|key", re.
 class BackupReport:
     """A backup that was made. `objects` and `bytes_sent` were not in the place before.
 
-    `left_out` is damaged in the source; `skipped` is what no backup holds; `unpushed` counts the
-    paths that are changed on this machine and not on the remote that was backed up.
+    `left_out` is damaged in the source; `skipped` is what no backup holds. Of a remote, `unpushed`
+    counts the paths that are changed on this machine and not there, and `kept_here` the files that
+    the settings keep on this machine.
     """
 
     manifest: Manifest
@@ -59,6 +62,7 @@ class BackupReport:
     bytes_sent: int
     skipped: tuple[LeftOut, ...] = ()
     unpushed: int = 0
+    kept_here: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return the document of `backup create`."""
@@ -71,6 +75,7 @@ class BackupReport:
             "leftOut": _listed(manifest.left_out),
             "skipped": _listed(self.skipped),
             "unpushedPaths": self.unpushed,
+            "keptHere": self.kept_here,
             "secrets": [
                 {"vault": one.vault, "type": one.type, "keys": list(one.keys)}
                 for one in manifest.secrets
@@ -123,6 +128,7 @@ def create_backup(
         uploads.bytes,
         tuple(sorted(collected.skipped, key=lambda one: one.path)),
         _unpushed(repo) if config.remote else 0,
+        _kept_here(repo.tree) if config.remote else 0,
     )
 
 
@@ -130,6 +136,18 @@ def _unpushed(repo: OpenRepo) -> int:
     """Count the paths that wait to be pushed; events of the audit always do."""
     rels = (repo.connection.names.rel_of_mark(mark) for mark in repo.dirty.peek().paths)
     return sum(rel is not None and rel.partition("/")[0] != AUDIT for rel in rels)
+
+
+def _kept_here(tree: Tree) -> int:
+    """Count the files that would be in a backup if the settings did not keep them here."""
+    tops = (f"{tree.local}/{one}" for one in DATASTORE_SUBDIRS if not is_always_local(one))
+    return sum(
+        belongs(rel := os.path.relpath(f"{where}/{name}", tree.local))
+        and tree.routing.is_local(rel)
+        for top in tops
+        for where, _, names in os.walk(top)
+        for name in names
+    )
 
 
 def _check_apart(repo: OpenRepo, place: BackupPlace) -> None:

@@ -13,7 +13,7 @@ import io
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from swampstore.artifacts.latest import marker_content, marker_sha256
 from swampstore.clock import from_iso, to_micros
@@ -32,9 +32,10 @@ from swampstore.index.remote_index import open_index
 from swampstore.index.results import Progress, Step
 from swampstore.index.state import same
 from swampstore.index.version import IndexVersion
-from swampstore.index.versions import FIRST, version_of
+from swampstore.index.versions import known_version, version_of
 from swampstore.index.workers import Deadline, in_parallel
 from swampstore.layout import METADATA, RAW
+from swampstore.marker import read_marker
 from swampstore.relocate.backup.format import FileEntry, LeftOut, Manifest, Origin, belongs
 from swampstore.relocate.backup.place import Uploads
 from swampstore.relocate.backup.units import (
@@ -84,9 +85,20 @@ class RemoteSource:
         self._progress = progress
         self._files = self._bytes = 0
         self._reused: frozenset[str] = frozenset()
-        # What was left out would not be missed if its shard was not read.
-        is_usable = previous and previous.origin.location == self._store.identity
-        self._previous = previous if is_usable and previous and not previous.left_out else None
+        self._previous = previous if previous and self._is_usable(previous) else None
+
+    def _is_usable(self, previous: Manifest) -> bool:
+        """Whether a backup has all that the shards of its commit name for us.
+
+        What was left out would not be missed if its shard was not read, nor what the settings of
+        that time kept away.
+        """
+        routing = _routing(read_marker(self._repo.config.repo_dir))
+        return (
+            previous.origin.location == self._store.identity
+            and not previous.left_out
+            and _routing(previous.settings) == routing
+        )
 
     def collect(self) -> Collected:
         """Bring everything to the place; return what there was at one commit."""
@@ -108,9 +120,9 @@ class RemoteSource:
             fetched = self._documents.meta()
             try:
                 meta = decode_meta(fetched.data) if fetched else None
+                version = version_of(meta.version) if meta else self._version_without_meta()
             except IndexDamagedError:
                 break
-            version = version_of(meta.version) if meta else FIRST
             if version.counts(None):
                 found = self._monolith()
                 if found is None:
@@ -122,6 +134,10 @@ class RemoteSource:
                 entries, etags = left
                 return self._decoded(entries, meta.commit_seq, etags)
         return self._locked()
+
+    def _version_without_meta(self) -> IndexVersion:
+        """Return what the documents show: the one of before a migration may still be there."""
+        return known_version(self._repo.connection.service.version_without_meta())
 
     def _monolith(self) -> RawEntries | None:
         """Return what the one document says that counts; it is a commit by itself."""
@@ -290,6 +306,13 @@ class RemoteSource:
             except CorruptObjectError as error:
                 raise SourceDamagedError(error.message) from None
             yield body
+
+
+def _routing(settings: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return what settings say of which files are in the datastore."""
+    section = settings.get("datastore")
+    found = section if isinstance(section, Mapping) else {}
+    return found.get("directories"), found.get("exclude")
 
 
 def _names_shards(version: IndexVersion, meta: Meta) -> bool:
