@@ -105,7 +105,7 @@ def pair(
 
 
 # Commands, whatever there is: at 1,000 files and at 20,000.
-NOTHING, PUSH_ONE, PULL_ONE, PULL_SCOPED = 1, 12, 4, 4
+NOTHING, PUSH_ONE, PULL_ONE, PULL_SCOPED = 1, 13, 4, 4
 LARGE = pytest.param(
     20_000,
     marks=pytest.mark.skipif(

@@ -206,6 +206,75 @@ def test_h69_a_path_whose_content_is_missing_does_not_hold_up_others_and_is_not_
     assert ana.files() == {ONE: b"1", TWO: b"2"}
 
 
+@pytest.fixture
+def an_hour_ago(mongodb_remote: MongoRemote) -> Callable[[], None]:
+    """Make all that was committed an hour older."""
+
+    def age() -> None:
+        for one in mongodb_remote.collection("paths").find({}):
+            before = {"updatedAt": one["updatedAt"] - timedelta(hours=1)}
+            mongodb_remote.collection("paths").update_one({"_id": one["_id"]}, {"$set": before})
+
+    return age
+
+
+def theirs(remote: MongoRemote, rel: str, ago: timedelta, **change: Any) -> None:
+    """Change a path as another client does whose clock says that this was some time ago."""
+    moment = datetime.now(UTC) - ago
+    change = {name: moment if one == "now" else one for name, one in change.items()}
+    remote.collection("paths").update_one({"_id": rel}, {"$set": change | {"updatedAt": moment}})
+
+
+def test_what_another_client_saved_before_a_commit_of_ours_is_still_looked_for(
+    machine: NewMachine, mongodb_remote: MongoRemote, an_hour_ago: Callable[[], None]
+) -> None:
+    """A commit proves nothing of what others did since the last pull."""
+    ana, ben = machine("ana"), machine("ben")
+    ana.write(ONE, b"1")
+    ana.push()
+    an_hour_ago()
+    ben.pull()
+    mongodb_remote.plant("", {TWO: b"of another client"})
+    theirs(mongodb_remote, TWO, timedelta(minutes=30))
+    ben.write("outputs/aws/ec2/run/three.yaml", b"3")
+    ben.push()
+    ben.pull()
+    assert ben.files().keys() == {ONE, TWO, "outputs/aws/ec2/run/three.yaml"}
+
+
+@pytest.mark.parametrize("what", ["changed", "deleted"])
+def test_a_file_of_ours_that_another_client_changed_before_a_commit_of_ours_is_looked_for(
+    what: str, machine: NewMachine, mongodb_remote: MongoRemote
+) -> None:
+    """They leave the number of our commit where it is."""
+    ana, ben = machine("ana"), machine("ben")
+    ana.write(ONE, b"1")
+    ana.push()
+    ben.pull()
+    if what == "changed":
+        mongodb_remote.plant("", {ONE: b"changed there"})
+    else:
+        theirs(mongodb_remote, ONE, timedelta(0), deletedAt="now")
+    ben.write(TWO, b"2")
+    ben.push()
+    ben.pull()
+    assert ben.files() == {TWO: b"2"} | ({ONE: b"changed there"} if what == "changed" else {})
+
+
+def test_a_clock_of_another_client_that_is_ahead_hides_nothing_of_the_others(
+    machine: NewMachine, mongodb_remote: MongoRemote
+) -> None:
+    ana, ben = machine("ana"), machine("ben")
+    ana.write(ONE, b"1")
+    ana.push()
+    mongodb_remote.plant("", {TWO: b"2"})
+    theirs(mongodb_remote, TWO, -timedelta(days=1))
+    ben.pull()
+    mongodb_remote.plant("", {"outputs/aws/ec2/run/three.yaml": b"3"})
+    ben.pull()
+    assert ben.files() == {ONE: b"1", TWO: b"2", "outputs/aws/ec2/run/three.yaml": b"3"}
+
+
 def test_h70_a_machine_deletes_what_it_has_itself_pushed_and_nothing_it_has_not_seen(
     machine: NewMachine, mongodb_remote: MongoRemote
 ) -> None:

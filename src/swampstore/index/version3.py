@@ -13,6 +13,7 @@ See docs/decisions/0055-mongodb-keeps-paths-not-documents.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable, Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from swampstore.clock import EPOCH, Clock, to_iso
@@ -123,6 +124,7 @@ class Version3(IndexVersion):
         store, root = context.documents.paths, context.documents.root
         groups: dict[str, tuple[RawEntries, set[str]]] = {}
         latest = since.modified if since else EPOCH
+        theirs = EPOCH
         is_shared = since is not None and since.is_shared
         for one in store.changed_paths(root, since, scope.prefixes if scope else ()):
             entries, removed = groups.setdefault(partition_of(one.rel), ({}, set()))
@@ -130,8 +132,11 @@ class Version3(IndexVersion):
                 removed.add(one.rel)
             else:
                 entries[one.rel] = raw_of(one)
-            latest = max(latest, one.modified or latest)
-            is_shared = is_shared or _is_of_others(one, since)
+            if _is_of_others(one, since):
+                is_shared = True
+                theirs = max(theirs, one.modified or theirs)
+            else:
+                latest = max(latest, one.modified or latest)
         if not groups and _has_lost_all(context):
             reason = "the collection is empty, though it was not; the next push fills it again"
             context.documents.report("paths", reason)
@@ -148,7 +153,7 @@ class Version3(IndexVersion):
             yield Slice(partition, kept, FOLLOWED, complete=False, removed=frozenset(removed))
         if snapshot.is_sound or snapshot.etag is None:
             seq = (snapshot.meta.commit_seq if snapshot.meta else None) or 0
-            reader.seen = snapshot.fingerprint(mark_of(seq, latest))
+            reader.seen = snapshot.fingerprint(mark_of(seq, _not_ahead(context, latest, theirs)))
 
     def view(
         self,
@@ -235,6 +240,18 @@ def _is_of_others(one: StoredPath, since: PathCursor | None) -> bool:
         and one.commit_seq <= since.commit_seq
         and (one.modified is not None and one.modified > since.modified)
     )
+
+
+def _not_ahead(context: IndexContext, ours: datetime, theirs: datetime) -> datetime:
+    """Return the time of the last change, but none that is still to come.
+
+    Other clients write the time of their own clocks. Up to one that is ahead, nobody would look for
+    what the others change.
+    """
+    latest = max(ours, theirs)
+    if theirs > ours or latest > context.clock():
+        return min(latest, context.documents.store.clock())
+    return latest
 
 
 def _forget_lost(

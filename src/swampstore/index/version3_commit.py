@@ -5,12 +5,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Iterator
 from datetime import datetime
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
 from swampstore.clock import EPOCH, from_iso, to_iso
+from swampstore.index.base import Base
 from swampstore.index.changes import (
     Change,
     attempts,
@@ -24,13 +26,19 @@ from swampstore.index.format import Entry, decode_entry, encode_entry
 from swampstore.index.meta import Meta, MetaText, encode_meta
 from swampstore.index.partitions import META_KEY, Scope
 from swampstore.index.path_kinds import unit_of
-from swampstore.index.state import Agreements, Committed, Fingerprint, MetaSnapshot, View
-from swampstore.stores.errors import PreconditionFailedError
+from swampstore.index.state import (
+    FOREIGN_WRITER,
+    Agreements,
+    Committed,
+    Fingerprint,
+    MetaSnapshot,
+    View,
+)
+from swampstore.stores.errors import PreconditionFailedError, StoreError
 from swampstore.stores.paths import (
     PathChange,
     PathCursor,
     PathsCommit,
-    PathsCommitted,
     PathsMovedError,
     SeenPath,
     StoredPath,
@@ -38,6 +46,8 @@ from swampstore.stores.paths import (
 
 if TYPE_CHECKING:
     from swampstore.index.version import IndexContext, Rebuild
+
+_PAGE = 1000
 
 
 def raw_of(one: StoredPath) -> msgspec.Raw:
@@ -149,17 +159,17 @@ def commit(
         work = PathsCommit(META_KEY, data, onto.token, meta.commit_seq, list(_changes(change)))
         documents.check_allowed()  # a server alone changes paths before the condition is asked
         try:
-            done = documents.paths.commit_paths(documents.root, work)
+            written = documents.paths.commit_paths(documents.root, work)
         except PathsMovedError as error:
             raise index_moved(error.message, error.rels) from None
         except PreconditionFailedError:
             onto = context.watch.look_again()
             continue
-        now = _snapshot(number, meta, data, done)
+        now = MetaSnapshot(number, meta, MetaText.of(data, meta), written.etag, written.token)
         if not is_next:
             # What nobody was told of has to be read first, here as everywhere.
             return Committed(meta.commit_seq, seen_facts(context.base, now), {})
-        return _remembered(context, onto, now, done, scope)
+        return _remembered(context, onto, now, change, scope)
     raise AssertionError  # attempts() ends with an error
 
 
@@ -197,31 +207,64 @@ def _seen(rel: str, raw: msgspec.Raw | None) -> SeenPath | None:
     return SeenPath(from_iso(entry.last_modified), entry.sha256)
 
 
-def _snapshot(number: int, meta: Meta, data: bytes, done: PathsCommitted) -> MetaSnapshot:
-    text = MetaText.of(data, meta)
-    return MetaSnapshot(number, meta, text, done.written.etag, done.written.token)
-
-
 def _remembered(
     context: IndexContext,
     onto: MetaSnapshot,
     now: MetaSnapshot,
-    done: PathsCommitted,
+    change: Change,
     scope: Scope | None,
 ) -> Committed:
-    """Return what to remember of a commit: if the base agreed before, it still does."""
+    """Return what to remember of a commit: if the base agreed before, it still does.
+
+    Unless somebody who does not write `_meta.json` changed a path since: that is found by its time,
+    and nobody looks for it any more where a later time is agreed with.
+    """
     assert now.meta is not None
     assert now.meta.commit_seq is not None
+    seq = now.meta.commit_seq
     facts = seen_facts(context.base, now)
     agreements = Agreements(context.base)
-    for one in scopes_of(scope):
-        agreed = agreements.of(one)
-        if agreed is None or (agreed.version, agreed.meta) != (now.version, onto.etag):
-            continue
-        moment = max(cursor_of(agreed).modified, done.modified or EPOCH)
-        state = now.fingerprint(mark_of(now.meta.commit_seq, moment))
-        facts |= agreements.fact(one, state, agreements.epoch)
-    return Committed(now.meta.commit_seq, facts, {})
+    agreed = {one: agreements.of(one) for one in scopes_of(scope)}
+    cursors = {
+        one: cursor_of(state)
+        for one, state in agreed.items()
+        if state is not None and (state.version, state.meta) == (now.version, onto.etag)
+    }
+    moment = _last_change(context, change, seq, cursors.values()) if cursors else None
+    if moment is not None:
+        for one, cursor in cursors.items():
+            state = now.fingerprint(mark_of(seq, max(cursor.modified, moment)))
+            facts |= agreements.fact(one, state, agreements.epoch)
+    return Committed(seq, facts, {})
+
+
+def _last_change(
+    context: IndexContext, change: Change, seq: int, known: Collection[PathCursor]
+) -> datetime | None:
+    """Return the time of a commit of ours, None if others changed what the base does not know."""
+    documents, base = context.documents, context.base
+    is_shared = base.fact(FOREIGN_WRITER) is not None
+    since = PathCursor(seq, min(one.modified for one in known), is_shared)
+    try:
+        return _last_of_ours(base, change, documents.paths.changed_paths(documents.root, since))
+    except StoreError:
+        return None  # the commit is done, and the next pull looks
+
+
+def _last_of_ours(base: Base, change: Change, found: Iterator[StoredPath]) -> datetime | None:
+    last = EPOCH
+    while page := list(islice(found, _PAGE)):
+        before = base.get_many(one.rel for one in page if one.rel not in change.rels)
+        for one in page:
+            if one.rel in change.rels:
+                entry = change.upserts.get(one.rel)
+                expected = entry and entry.sha256
+                last = max(last, one.modified or EPOCH)
+            else:
+                expected = before[one.rel].sha256 if one.rel in before else None
+            if one.problem or expected != (None if one.is_deleted else one.sha256):
+                return None
+    return last
 
 
 def rebuilt(work: Rebuild, number: int) -> int:

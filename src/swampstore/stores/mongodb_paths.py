@@ -29,7 +29,6 @@ from swampstore.stores.paths import (
     PathChange,
     PathCursor,
     PathsCommit,
-    PathsCommitted,
     PathsMovedError,
     SeenPath,
     StoredPath,
@@ -131,11 +130,9 @@ class Paths:
         found = [self._last(kind, "commitSeq") for kind in (PATHS, MORE)]
         return max((one for one in found if isinstance(one, int)), default=0)
 
-    def _last(
-        self, kind: str, member: str, condition: dict[str, Any] | None = None
-    ) -> datetime | int | None:
+    def _last(self, kind: str, member: str) -> datetime | int | None:
         with self._connection.errors():
-            chosen = condition or {member: {"$ne": None}}
+            chosen = {member: {"$ne": None}}
             found = self.documents(kind).find(chosen, {member: 1}).sort(member, -1).limit(1)
             value = next((one.get(member) for one in found), None)
         return value if isinstance(value, datetime | int) else None
@@ -162,7 +159,7 @@ class Paths:
 
     # Committing ----------------------------------------------------------------------------------
 
-    def commit(self, commit: PathsCommit) -> PathsCommitted:
+    def commit(self, commit: PathsCommit) -> Written:
         """See KeepsPaths.commit_paths."""
         self._check_content(commit.changes)
         is_small = len(commit.changes) <= LARGEST_TRANSACTION
@@ -172,7 +169,7 @@ class Paths:
             self._change(commit, None)
             written = self._write_meta(commit, None)
         self._objects.unstage({one.rel: one.sha256 for one in commit.changes if one.sha256})
-        return PathsCommitted(written, self._time_of(commit))
+        return written
 
     def _check_content(self, changes: Iterable[PathChange]) -> None:
         """Make the content of what is committed as good as new, and see that it is there."""
@@ -282,13 +279,6 @@ class Paths:
                 return
             batch = left
         raise _moved("others keep changing them", {one.rel for one in batch})
-
-    def _time_of(self, commit: PathsCommit) -> datetime | None:
-        """Return the latest time of the paths of a commit."""
-        kinds = {PATHS if is_shared(one.rel) else MORE for one in commit.changes}
-        numbered = {"commitSeq": commit.commit_seq}
-        found = [self._last(kind, "updatedAt", numbered) for kind in kinds]
-        return max((one for one in found if isinstance(one, datetime)), default=None)
 
     def ensure_indexes(self) -> None:
         """Make the indexes that queries go by; they may be there."""

@@ -44,7 +44,6 @@ from swampstore.stores.mongodb_place import Place, Swept, info_of
 from swampstore.stores.paths import (
     PathCursor,
     PathsCommit,
-    PathsCommitted,
     SmallFile,
     StoredPath,
 )
@@ -364,7 +363,7 @@ class MongoStore:
         """See KeepsPaths.paths_between."""
         return self._of(prefix).paths.between(start, end)
 
-    def commit_paths(self, prefix: str, commit: PathsCommit) -> PathsCommitted:
+    def commit_paths(self, prefix: str, commit: PathsCommit) -> Written:
         """See KeepsPaths.commit_paths."""
         place = self._of(prefix)
         if commit.token is None:

@@ -89,13 +89,6 @@ class PathsCommit(NamedTuple):
     changes: Sequence[PathChange]
 
 
-class PathsCommitted(NamedTuple):
-    """The `_meta.json` that was written, and the latest time of the paths that were changed."""
-
-    written: Written
-    modified: datetime | None
-
-
 class PathsMovedError(PreconditionFailedError):
     """Others changed some of the very paths that a commit was about; `rels` names them.
 
@@ -137,9 +130,10 @@ class KeepsPaths(Protocol):
     def paths_between(self, prefix: str, start: str, end: str | None) -> Iterator[StoredPath]:
         """Yield the paths from one up to another, which is not among them (None: to the end)."""
 
-    def commit_paths(self, prefix: str, commit: PathsCommit) -> PathsCommitted:
+    def commit_paths(self, prefix: str, commit: PathsCommit) -> Written:
         """Change paths and `_meta.json`, all of it if the server can, and else in a safe order.
 
+        Return how that `_meta.json` is called.
         Raises PreconditionFailedError if `_meta.json` is another one, PathsMovedError if some path
         is not what was expected. Repeating it does no harm.
         """

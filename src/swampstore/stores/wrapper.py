@@ -18,7 +18,6 @@ from swampstore.stores.paths import (
     KeepsPaths,
     PathCursor,
     PathsCommit,
-    PathsCommitted,
     SmallFile,
     StoredPath,
 )
@@ -221,7 +220,7 @@ class StoreWrapper:
         found = self._keeper.paths_between(prefix, start, end)
         return self.listing(Request("paths_between", prefix), found)
 
-    def commit_paths(self, prefix: str, commit: PathsCommit) -> PathsCommitted:
+    def commit_paths(self, prefix: str, commit: PathsCommit) -> Written:
         """See KeepsPaths.commit_paths."""
         request = Request("commit_paths", prefix)
         return self.around(request, lambda: self._keeper.commit_paths(prefix, commit))
