@@ -14,8 +14,10 @@ import pytest
 
 from swampstore.index.partitions import MONOLITH_KEY
 from swampstore.pipeline import copy as job
-from swampstore.pipeline.copy import Copied, copy
-from swampstore.pipeline.copy.outcomes import CONFLICT, CORRUPT, HELD_BACK, Wanted
+from swampstore.pipeline.copy import Commits, Copied, copy
+from swampstore.pipeline.copy.outcomes import CONFLICT, CORRUPT, HELD_BACK, Placed, Wanted
+from swampstore.pipeline.index_writer import editing
+from swampstore.pipeline.verify.repair import Repair
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.protocol import Written
 from tests.support.copying import (
@@ -28,6 +30,7 @@ from tests.support.copying import (
     without_spark,
 )
 from tests.support.forked import in_child
+from tests.support.looking import look
 from tests.support.sync_harness import assert_sound
 
 Run = Callable[[Bucket, Bucket], Copied]
@@ -283,3 +286,38 @@ def test_what_a_damaged_entry_of_the_target_tells_of_is_not_written_over(
     index.write_text(json.dumps(document))
     assert found(copy(None, [source.place], target.url))["files/a"] == CONFLICT
     assert target.store.get("files/a").data == b"theirs"
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_copy_that_takes_longer_than_the_grace_of_a_repair_names_nothing_that_is_gone(
+    source: Bucket,
+    target: Bucket,
+    looks: list[int],
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    is_new: bool,
+) -> None:
+    source.save("state", 1, b"one")
+    if not is_new:
+        run(source, target)
+    source.write("files/report.txt", b"sent long ago")
+    source.write("files/more.txt", b"sent long ago as well")
+    source.save("state", 2, b"two")
+    repaired: list[int] = []
+    commit = Commits.commit
+
+    def late(commits: Commits, placed: list[Placed], *arguments: Any) -> Any:
+        if placed and not repaired:
+            seen = look(target.place)
+            with editing(target.place) as writer:
+                repair = Repair(target.place, seen.damaged(), seen.having, writer, gives_up=True)
+                repaired.append(repair.run().done["quarantine"])
+        # As if each had been put there a while after its task began.
+        return commit(commits, [one._replace(is_met=False) for one in placed], *arguments)
+
+    monkeypatch.setattr(Commits, "commit", late)
+    copied = run(source, target)
+    assert repaired[0]
+    assert copied.is_complete
+    assert payload(target.store) == payload(source.store)
+    assert_sound(target.store)

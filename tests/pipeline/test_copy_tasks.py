@@ -35,7 +35,7 @@ from swampstore.pipeline.copy.outcomes import (
     Refused,
     Wanted,
 )
-from swampstore.pipeline.copy.tasks import ObjectCopier
+from swampstore.pipeline.copy.tasks import ObjectCopier, units_of
 from swampstore.pipeline.index_writer import committer
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.protocol import payload as payload_of
@@ -330,10 +330,11 @@ def test_a_commit_leaves_out_what_others_committed_meanwhile(
     with committer(target.place) as writer:
         commits = Commits(writer)
         commits.begin(source.place)
+        before = commits.look(units_of(lacking(source, target)))
         outcomes = [one for one in copy_here(source, target) if isinstance(one, Placed)]
         target.store.delete("files/a")
         target.write("files/a", b"theirs")
-        done = {one.wanted.rel: one for one in commits.commit(outcomes)}
+        done = {one.wanted.rel: one for one in commits.commit(outcomes, before)}
     assert isinstance(done["files/b"], Placed)
     assert isinstance(done["files/a"], Refused)
     assert done["files/a"].kind == OVERTAKEN

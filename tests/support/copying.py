@@ -123,8 +123,9 @@ def copy_and_commit(source: Bucket, target: Bucket) -> list[Outcome]:
     with committer(target.place) as writer:
         commits = Commits(writer)
         commits.begin(source.place)
+        before = commits.look(units_of(lacking(source, target)))
         outcomes = copy_here(source, target)
-        commits.commit([one for one in outcomes if isinstance(one, Placed)])
+        commits.commit([one for one in outcomes if isinstance(one, Placed)], before)
     return outcomes
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from swampstore.clock import Clock, system_clock
 from swampstore.errors import ValidationError
 from swampstore.index.base import Base
+from swampstore.index.changes import trust
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import Entry, decode_entry
 from swampstore.index.partitions import partition_of
@@ -55,20 +56,24 @@ class IndexWriter:
         removals: Collection[str] = (),
         *,
         view: View | None = None,
+        look_again: Callable[[Collection[str]], None] = trust,
         is_loss: bool = False,
     ) -> None:
         """Put entries in and take entries out, in one commit that others see as a whole.
 
         With `view`, only if the entries of these very paths are still what the view showed. What
         is taken out was deleted, unless it `is_loss`: then caches that have it push it again.
-        Raises IndexMovedError if not, LockLostError if somebody took the lock over.
+        Raises IndexMovedError if not, LockLostError if somebody took the lock over. For what
+        `look_again` does, see `RemoteIndex.commit`.
         """
         rels = {*upserts, *removals}
         if not rels:
             return
         with self.locks.committing() as guard, self.index.guarded(guard):
             seen = view or self.view(rels)
-            committed = self.index.commit(seen, upserts, removals, is_loss=is_loss)
+            committed = self.index.commit(
+                seen, upserts, removals, look_again=look_again, is_loss=is_loss
+            )
             self.base.apply(shards=committed.shards, facts=committed.facts)
 
     def renew(self, rels: Collection[str]) -> None:

@@ -10,11 +10,12 @@ changed meanwhile. See docs/decisions/0033-a-copy-keeps-its-base-in-the-entries.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from swampstore.index.changes import index_moved
 from swampstore.index.errors import IndexDamagedError, IndexMovedError, SyncError
 from swampstore.index.format import Entry
 from swampstore.index.partitions import partition_of
@@ -103,48 +104,56 @@ class Commits:
             for unit in units
         ]
 
-    def commit(self, placed: Sequence[Placed]) -> list[Placed | Refused]:
+    def look(self, units: Sequence[Unit]) -> View:
+        """Look at the index before objects of these units are put in their places."""
+        return self._view(one.rel for unit in units for one in unit.wanted)
+
+    def commit(self, placed: Sequence[Placed], before: View) -> list[Placed | Refused]:
         """Put entries into the index in one commit; return what is there then, and what is not.
 
-        What others have changed meanwhile is left out, with all of its unit.
+        What others have changed meanwhile is left out, with all of its unit. If nobody has written
+        a document of these paths since it was as `before`, nobody has removed an object that we put
+        there either.
         """
         if not placed:
             return []
+        view, is_trusted = before, True
         for _ in range(_ATTEMPTS):
-            view = self._view(one.wanted.rel for one in placed)
             try:
                 # Whoever deletes objects that are in no index holds the lock for it.
                 with self._writer.locks.committing():
-                    return self._commit(view, placed)
+                    return self._commit(view, placed, is_trusted=is_trusted)
             except IndexMovedError:
-                continue
+                view, is_trusted = self._view(one.wanted.rel for one in placed), False
         raise SyncError(
             f"others keep committing the same paths to {self._writer.place}",
             hint="Copy again in a moment; what was committed so far is kept.",
         )
 
-    def _commit(self, view: View, placed: Sequence[Placed]) -> list[Placed | Refused]:
-        moved = [one for one in placed if _has_moved(view, one)] + self._vanished(placed)
+    def _commit(
+        self, view: View, placed: Sequence[Placed], *, is_trusted: bool
+    ) -> list[Placed | Refused]:
+        checked = [one for one in placed if one.is_met or not is_trusted]
+        moved = [one for one in placed if _has_moved(view, one)] + self._vanished(checked)
         units = {unit_of(one.wanted.rel) for one in moved}
         chosen = [one for one in placed if unit_of(one.wanted.rel) not in units]
         upserts = {one.wanted.rel: one.entry for one in chosen if not _is_done(view, one)}
-        self._writer.commit(upserts, view=view)
+        self._writer.commit(upserts, view=view, look_again=_must_be_checked)
         self.count += bool(upserts)
         left_out = [one.wanted for one in placed if unit_of(one.wanted.rel) in units]
         return [*chosen, *(Refused(one, OVERTAKEN, _TOLD) for one in left_out)]
 
     def _vanished(self, placed: Iterable[Placed]) -> list[Placed]:
-        """Return those that were there already, and are not any more."""
-        met = [one for one in placed if one.met is not None]
-        checked = each(self._writer.place, self._is_still_there, met)
-        return [one for one, is_there in checked if not is_there]
+        """Return those whose object is not there any more."""
+        looks = each(self._writer.place, self._is_still_there, placed)
+        return [one for one, is_there in looks if not is_there]
 
     def _is_still_there(self, placed: Placed) -> bool:
         try:
             found = self._writer.store.head(self._writer.names.remote(placed.wanted.rel))
         except ObjectNotFoundError:
             return False
-        return found.etag == placed.met
+        return found.etag == placed.etag
 
     def _view(self, rels: Iterable[str]) -> View:
         """Look at what the index says about paths; nothing is going to be taken out of it."""
@@ -159,6 +168,12 @@ def _versions(view: View, name_rel: str) -> frozenset[int]:
         for rel, file in files.items()
         if file is not None and file.name_rel == name_rel and is_metadata(rel)
     )
+
+
+def _must_be_checked(rels: Collection[str]) -> None:
+    """Raise IndexMovedError: whoever was faster may have removed what was put there."""
+    if rels:
+        raise index_moved("others committed meanwhile", rels)
 
 
 def _has_moved(view: View, placed: Placed) -> bool:
@@ -344,6 +359,7 @@ class _Copy:
         return fresh
 
     def _run(self, units: Sequence[Unit], commits: Commits) -> None:
+        before = commits.look(units)
         told = commits.with_versions(units)
         packed = bins(told, lambda unit: unit.weight, tasks_for(self._spark) if self._spark else 1)
         tasks = [CopyTask(self._ends.source, self._ends.target, tuple(one)) for one in packed]
@@ -356,7 +372,7 @@ class _Copy:
                     placed.append(outcome)
         finally:
             # Also if a task failed: what came over before need not come again.
-            self._settle(commits.commit(placed))
+            self._settle(commits.commit(placed, before))
 
     def _outcomes(self, tasks: Sequence[CopyTask]) -> Iterator[Any]:
         if self._spark is None:

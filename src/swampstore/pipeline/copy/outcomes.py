@@ -67,15 +67,16 @@ class Wanted(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """The target has the object now, checked; `entry` is not in its index yet.
+    """The target has the object now, with this `etag`, checked; `entry` is not in its index yet.
 
-    `met` is the ETag of an object that was there, with this very content, before the task began:
-    others may be about to delete it.
+    It `is_met` if it was there, with this very content, before the task began: others may be about
+    to delete it.
     """
 
     wanted: Wanted
     entry: Entry
-    met: str | None = None
+    etag: str
+    is_met: bool = False
 
 
 class Left(NamedTuple):

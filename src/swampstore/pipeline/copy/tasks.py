@@ -203,7 +203,7 @@ class ObjectCopier:
             local_mtime=wanted.local_mtime,
             like=sealed(wanted, body.sha256, self._source),
         )
-        return Placed(wanted, entry, info.etag if info.last_modified < self._began else None)
+        return Placed(wanted, entry, info.etag, is_met=info.last_modified < self._began)
 
 
 def temporary() -> BufferedRandom:
