@@ -12,6 +12,7 @@ import pytest
 from swampstore.errors import NewerFormatError
 from swampstore.layout import ModelRef
 from swampstore.stores.mongodb_store import database_of
+from swampstore.stores.protocol import level
 from tests.support.mongodb import MongoRemote
 from tests.support.sync_harness import Machine
 
@@ -198,6 +199,34 @@ def test_a_damaged_document_is_told_of_and_the_rest_arrives(fleet: Fleet, paths:
     report = machine.service.pull()
     assert read(machine, RAW) == b"good"
     assert "outputs/aws/ec2/bad.yaml" in {one.rel for one in report.skipped}
+
+
+def test_documents_that_are_named_by_no_path_stop_nobody(
+    fleet: Fleet, paths: Any, blobs: Any
+) -> None:
+    """Somebody inserted them by hand: then the database names them."""
+    machine = fleet.machine()
+    write(machine, RAW, b"good")
+    machine.service.push()
+    [good] = paths.find({})
+    for kind in ("paths", "locks", "objects", "blobs", "contents", "more"):
+        found = {name: value for name, value in good.items() if name != "_id"}
+        fleet.remote.collection(kind).insert_many([dict(found), {"_id": 7, **found}])
+    other = fleet.machine()
+    other.service.pull(full=True)
+    assert read(other, RAW) == b"good"
+    write(other, "outputs/aws/ec2/2.yaml", b"2")
+    other.service.push(full=True)
+    with fleet.remote.open() as store:
+        names = {info.key for info in store.list("")}
+        assert names >= {RAW, "outputs/aws/ec2/2.yaml"}
+        assert level(store).folders
+        database = database_of(store)
+        assert database is not None
+        database.sweep("", remove=True)
+    machine.service.pull(full=True)
+    assert read(machine, "outputs/aws/ec2/2.yaml") == b"2"
+    assert blobs.find_one({"_id": good["hash"]})
 
 
 def test_a_newer_client_is_not_overruled(fleet: Fleet) -> None:

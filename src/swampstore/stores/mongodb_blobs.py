@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 
 from swampstore.stores.errors import ObjectNotFoundError, StoreUnreachableError
 from swampstore.stores.mongodb_client import Connection
+from swampstore.stores.mongodb_keys import below
 from swampstore.stores.protocol import CHUNK, payload
 
 INLINE = 15 << 20
@@ -206,7 +207,8 @@ class Blobs:
         Pieces go with their head; those without one were left by somebody who was stopped.
         """
         wanted = {"size": 1, "chunkCount": 1}
-        for page in self._connection.pages(self._collection, _older(moment), wanted):
+        old = {"_id": below(""), **_older(moment)}
+        for page in self._connection.pages(self._collection, old, wanted):
             heads = {one["_id"].partition(":")[0] for one in page if ":" in one["_id"]}
             there = self._present(heads)
             for one in page:

@@ -106,5 +106,8 @@ def after(prefix: str) -> str:
 
 
 def below(prefix: str) -> dict[str, str]:
-    """Return the condition on `_id` for everything that begins with a prefix; none for all."""
-    return {"$gte": prefix, "$lt": after(prefix)} if prefix else {}
+    """Return the condition on `_id` for everything that begins with a prefix.
+
+    What the database has named itself, because nobody did, is no text and never among it.
+    """
+    return {"$gte": prefix, "$lt": after(prefix)} if prefix else {"$gte": ""}

@@ -56,7 +56,7 @@ class Locks:
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield the locks of models: the global lock is listed elsewhere, and strangers nowhere."""
-        condition = {"_id": below(prefix)} if prefix else {}
+        condition = {"_id": below(prefix)}
         for page in self._connection.pages(self._collection, condition):
             for found in page:
                 rel = found["_id"]

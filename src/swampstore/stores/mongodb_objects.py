@@ -131,7 +131,7 @@ class Objects:
 
     def list(self, prefix: str) -> Iterator[dict[str, Any]]:
         """Yield the documents of objects, without content, sorted."""
-        condition = {"_id": below(prefix)} if prefix else {}
+        condition = {"_id": below(prefix)}
         for page in self._connection.pages(self._collection, condition, {"data": 0}):
             yield from page
 

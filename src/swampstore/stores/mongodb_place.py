@@ -130,7 +130,7 @@ class Place:
 
     def _files(self, prefix: str, notes: dict[str, dict[str, Any]]) -> Iterator[ObjectInfo]:
         """Yield files that are on their way, and those that are committed with content."""
-        condition = {"_id": below(prefix)} if prefix else {}
+        condition = {"_id": below(prefix)}
         waiting = sorted(notes, reverse=True)
         for page in self._connection.pages(self.names[PATHS], condition):
             hashes = [one["hash"] for one in page if isinstance(one.get("hash"), str)]
