@@ -64,6 +64,9 @@ class Version:
     # Who has appended since all were at rest; and whether more than one may have, unseen.
     appenders: set[int] = field(default_factory=set)
     is_contested: bool = False
+    # Whether it may be there twice with the same content: so it was at a rest, or two have taken it
+    # along to where its number was taken.
+    is_doubled: bool = False
     # Whether somebody was stopped who appended to it.
     is_half_appended: bool = False
     # What was appended to it by machines that left before they had pushed that: it is still in the
@@ -493,8 +496,9 @@ class Oracle:
             for piece in version.appended:
                 if not any(piece in content for content in contents):
                     raise Violation("lost", f"{who} lacks {piece!r}, appended to {told}")
-        # Two that append to one at once have two.
+        # Two that append to one at once have two, each with an end of its own.
         may_be_two = version.is_contested or len(version.appenders) > 1
+        may_be_two &= version.is_doubled or len({one.content for one in copies}) == len(copies)
         may_be_two |= self._is_renumbered(version.id, copies)
         may_be_two |= version.id in self.early
         # Two that lost their bases share a deleted one again: who pushes without a pull before that
@@ -543,6 +547,9 @@ class Oracle:
         """All agree: what was in doubt is certain now, and the same for ever."""
         seen = {one.id: one for one in found}
         copies = Counter(one.id for one in found)
+        contents: dict[str, set[bytes | None]] = {}
+        for one in found:
+            contents.setdefault(one.id, set()).add(one.content)
         for id_, one in seen.items():
             known = self.versions.get(id_)
             if known is None or known.state is not State.THERE:
@@ -551,6 +558,7 @@ class Oracle:
                 )
             # Two that appended to one version have two versions since, for ever.
             self.versions[id_].is_contested = copies[id_] > 1
+            self.versions[id_].is_doubled = copies[id_] > len(contents[id_])
             self.versions[id_].appended = {
                 piece: -1
                 for piece in self.versions[id_].appended
@@ -572,7 +580,8 @@ class Oracle:
             version.appenders.clear()
             if version.state is State.GONE:
                 # From elsewhere, it may come again as it was before somebody appended to it here.
-                version.is_contested, version.appended = False, {}
+                version.is_contested = version.is_doubled = False
+                version.appended = {}
         self.renames.clear()
         self.sessions.clear()
         self.unnoted.clear()

@@ -133,10 +133,12 @@ class Places:
         here, there = self.oracle(source), self.oracle(target)
         documents = source.committed()
         numbers = Counter(held)
+        held = frozenset(numbers)
+        if not alone:  # what only others have by now is fetched first
+            numbers |= Counter(id_ for text in documents for id_ in here.versions if id_ in text)
         twice = frozenset(
             id_ for id_, one in here.versions.items() if one.is_contested and numbers[id_] > 1
         )
-        held = frozenset(numbers)
         ids = {
             id_
             for id_, one in here.versions.items()
@@ -243,7 +245,7 @@ class Places:
             there.baseless[machine] = set(there.versions)
             there.forgot.setdefault(machine, set()).update(there.versions)
             for id_ in there.versions.keys() & here.versions.keys():
-                there.versions[id_].is_contested = True
+                there.versions[id_].is_contested = there.versions[id_].is_doubled = True
         deleted = {one.id for one in here.versions.values() if one.deleted_by == machine}
         self._left.setdefault((machine, move.source), set()).update(deleted)
         documents = move.source.committed()
@@ -259,6 +261,7 @@ class Places:
 def _copy(one: Version, state: State) -> Version:
     made = Version(one.id, one.model, one.name, one.work, state, one.is_tombstone)
     made.is_contested = one.is_contested or bool(one.appenders)
+    made.is_doubled = one.is_doubled
     return made
 
 
@@ -290,6 +293,7 @@ def _bring(one: Version, there: Oracle, here: Oracle, move: Move) -> None:
         # Of what somebody was killed at, who deleted it could not say what it was.
         known.model, known.name, known.work = one.model, one.name, one.work
         known.appended |= {piece: move.machine for piece in one.appended if piece in move.pieces}
+    known.is_doubled |= one.is_doubled
     if one.work and here.works[one.work].pieces:
         known.is_contested = True
 

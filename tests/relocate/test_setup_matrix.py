@@ -810,6 +810,43 @@ def test_who_moves_to_where_others_have_appended_takes_back_nothing_of_that(
     assert ana.texts("log") == bob.texts("log") == expected
 
 
+@pytest.mark.parametrize("hydration", ["full", "lazy"])
+@pytest.mark.parametrize("end", ["3rd\n", "three\n"])
+@pytest.mark.parametrize("before", [[], ["zero\n"]])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_both_ends_of_what_was_appended_to_apart_are_there_once_wherever_they_are_brought(
+    ana: Desk,
+    bob: Desk,
+    tmp_path: Path,
+    place: Callable[[str], Address],
+    hydration: Hydration,
+    end: str,
+    before: list[str],
+    is_known: bool,
+) -> None:
+    first, second = place("file"), place("file")
+    with bob.open() as repo:
+        repo.artifacts.save(MODEL, "log", "one\n", streaming=True)
+    for desk, target in ((bob, second), (ana, second)):
+        desk.move(target)
+    cem = Desk(tmp_path / "cem")
+    cem.move(first)
+    for content in before:
+        cem.save("log", content)
+        with cem.open() as repo:
+            repo.sync.push()
+    ana.move(first)
+    for desk, ours in ((ana, "two\n"), (bob, end)):
+        with desk.open() as repo:
+            repo.artifacts.append(MODEL, "log", ours)
+            repo.sync.push()
+    bob.move(first)
+    assert bob.texts("log") == [*before, "one\ntwo\n", f"one\n{end}"]
+    (ana if is_known else cem).move(second, hydration=hydration)
+    expected = [f"one\n{end}", *before, "one\ntwo\n"]
+    assert (ana if is_known else cem).texts("log") == expected
+
+
 def stopped_setup(desk: Desk, target: Address, where: tuple[type, str]) -> None:
     """Have something that can be appended to, and a setup that was stopped somewhere."""
     with desk.open() as repo:

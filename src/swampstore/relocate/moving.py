@@ -30,7 +30,7 @@ from swampstore.files import (
 from swampstore.files.signature import signature
 from swampstore.index.path_kinds import is_marker, is_metadata, version_file
 from swampstore.index.results import Progress, Step
-from swampstore.layout import METADATA, RAW, is_internal, parse_version
+from swampstore.layout import METADATA, is_internal, parse_version
 from swampstore.relocate.destinations import Cache, Destination, Moved
 from swampstore.relocate.pairs import Directory, Look, Pairs, begins_with, is_damaged, names_in
 from swampstore.relocate.removing import Removed, remove_safe
@@ -85,6 +85,8 @@ class Relocation:
         self._to = destination
         self._subdirs = subdirs
         self._may_link = may_link
+        # Versions that the destination has: what made room for others comes back with a pull.
+        self._to_come_back: set[str] = set()
 
     def copy(self, progress: Progress, *, durable: bool = True) -> Copied:
         """Copy everything that may leave; what is there already, unchanged, is skipped."""
@@ -186,14 +188,18 @@ class Relocation:
 
     def _copy_version(self, directory: Directory, copied: Copied, progress: Progress) -> None:
         rel = directory.rel
+        if rel in self._to_come_back:
+            return
         twin = self._pairs.twin(rel)
         if twin is not None and self._bring_end(directory, twin, copied, progress):
             return
         # If each side was appended to, the next push gives ours another number.
         if os.path.lexists(self._to.names.local(rel)):
+            held = self._pairs.held_at(rel)
             if not self._to.release(rel):
                 copied.kept.append(rel)
                 return
+            self._to_come_back |= held
             shutil.rmtree(self._to.names.local(rel))
         self._copy_whole(directory, copied, progress)
 
@@ -203,10 +209,7 @@ class Relocation:
         """Let the destination have what was appended to a version; False if it has another end."""
         rel = directory.rel
         if not self._pairs.is_there(rel, twin):
-            return True
-        if self._pairs.lacks_end(rel, twin):
-            # Nothing but that content tells whether it goes on ours, or has another end.
-            self._to.fetch(f"{twin}/{RAW}")
+            return False
         if self._pairs.is_outgrown(rel, twin):
             return True
         if self._is_apart(rel, twin):

@@ -74,6 +74,7 @@ class Pairs:
         self._source = source
         self._here = Names(source, "", destination.names.routing)
         self._ids: tuple[str, dict[str, list[str]]] = ("", {})
+        self._own_ids: tuple[str, dict[str, list[str]]] = ("", {})
 
     @property
     def here(self) -> Names:
@@ -86,7 +87,7 @@ class Pairs:
 
     def walk(self, subdir: str) -> Iterator[Directory]:
         """Yield every directory after those below it. What comes now may see what is there now."""
-        self._ids = ("", {})
+        self._ids = self._own_ids = ("", {})
         with disk_errors(self.path(subdir)):
             yield from self._below(subdir)
 
@@ -165,19 +166,34 @@ class Pairs:
         numbers = self._ids[1].get(_version_id(self.path(version_rel)), [])
         twins = [f"{name_rel}/{number}" for number in numbers]
         if len(twins) < 2:
+            if twins and self._may_be_apart(version_rel, twins[0]):
+                self._has_fetched(twins[0])
             return twins[0] if twins else None
         ours = self.path(f"{version_rel}/{RAW}")
         raws = {twin: self.to.names.local(f"{twin}/{RAW}") for twin in twins}
-        return next((twin for twin, raw in raws.items() if begins_with(raw, ours)), twins[-1])
+        fetched = filter(self._has_fetched, twins)
+        return next((twin for twin in fetched if begins_with(raws[twin], ours)), twins[-1])
+
+    def _may_be_apart(self, version_rel: str, twin: str) -> bool:
+        """Whether nothing but its content tells if the twin goes on ours, or has another end.
+
+        Where both have one number, the next push compares those that are no longer there than here.
+        """
+        path = self.path(version_rel)
+        if not _told_by(path).is_streaming:
+            return False
+        is_longer = _size(f"{path}/{RAW}") < _told_by(self.to.names.local(twin)).size < math.inf
+        return is_longer or twin != version_rel or len(self._with_id_of(path, version_rel)) > 1
+
+    def _has_fetched(self, version_rel: str) -> bool:
+        """Whether the destination has content here, after it was fetched if it never came."""
+        if not is_content_here(self.to.names, version_rel):
+            self.to.fetch(f"{version_rel}/{RAW}")
+        return is_content_here(self.to.names, version_rel)
 
     def is_there(self, version_rel: str, twin: str) -> bool:
-        """Whether the twin is still there: it may have made room, and come back with a pull."""
+        """Whether the twin is still there: it may have made room for another version of ours."""
         return _version_id(self.to.names.local(twin)) == _version_id(self.path(version_rel))
-
-    def lacks_end(self, version_rel: str, twin: str) -> bool:
-        """Whether the destination speaks of more content than ours, and has not fetched that."""
-        ours, told = _size(self.path(f"{version_rel}/{RAW}")), _told_size(self.to.names.local(twin))
-        return 0 <= ours < told < math.inf and not is_content_here(self.to.names, twin)
 
     def is_outgrown(self, version_rel: str, twin: str) -> bool:
         """Whether the destination has the content of ours, and others appended to it there."""
@@ -186,6 +202,29 @@ class Pairs:
     def outgrows(self, version_rel: str, twin: str) -> bool:
         """Whether ours has what the destination has of that version, and was appended to since."""
         return _goes_on(self.path(version_rel), self.to.names.local(twin))
+
+    def held_at(self, rel: str) -> set[str]:
+        """Return our versions of which the destination has content at a place, whatever is ours.
+
+        Not those that were appended to apart from that; but all of them if that content is lost.
+        """
+        there = self.to.names.local(rel)
+        ours = self._with_id_of(there, rel)
+        if ours and not self._has_fetched(rel):
+            return {*ours}
+        now = f"{there}/{RAW}"
+        before = {one: self.path(f"{one}/{RAW}") for one in ours}
+        return {
+            one for one, raw in before.items() if begins_with(now, raw) or begins_with(raw, now)
+        }
+
+    def _with_id_of(self, path: str, rel: str) -> list[str]:
+        """Return our versions of the data name of a path that have the id of what is there."""
+        name_rel = rel.rpartition("/")[0]
+        if self._own_ids[0] != name_rel:
+            self._own_ids = (name_rel, _ids_in(self.path(name_rel)))
+        numbers = self._own_ids[1].get(_version_id(path), [])
+        return [f"{name_rel}/{number}" for number in numbers]
 
     def contents(self, version_rel: str, twin: str) -> tuple[str, str]:
         """Return the content of a version, and that of its twin."""
@@ -236,7 +275,7 @@ def _goes_on(longer: str, shorter: str) -> bool:
     if not begins_with(now, before):
         return False
     size = _size(now)
-    return _size(before) < size or _told_size(shorter) < size == _told_size(longer)
+    return _size(before) < size or _told_by(shorter).size < size == _told_by(longer).size
 
 
 def begins_with(path: str, beginning: str) -> bool:
@@ -252,27 +291,31 @@ def begins_with(path: str, beginning: str) -> bool:
     return True
 
 
+class _Told(NamedTuple):
+    """What metadata says of a version; without any, nothing is of that id, and all is shorter."""
+
+    id: str = ""
+    size: float = math.inf
+    is_streaming: bool = False
+
+
 def _version_id(path: str) -> str:
     """Return the id of the version in a directory, an empty text if there is none."""
-    return _told_by(path)[0]
+    return _told_by(path).id
 
 
-def _told_size(path: str) -> float:
-    """Return how much content the metadata in a directory speaks of; beyond all, if of none."""
-    return _told_by(path)[1]
-
-
-def _told_by(path: str) -> tuple[str, float]:
+def _told_by(path: str) -> _Told:
     with disk_errors(path):
         data = read_file(f"{path}/{METADATA}") or b""
-    return _told_in(data) if data else ("", math.inf)
+    return _told_in(data) if data else _Told()
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _told_in(metadata: bytes) -> tuple[str, float]:
+def _told_in(metadata: bytes) -> _Told:
     try:
         found = load_mapping(metadata, what=METADATA)
     except YamlError:
-        return metadata.decode("utf-8", "replace"), math.inf
+        return _Told(metadata.decode("utf-8", "replace"))
     size = found.get("size")
-    return str(found.get("id")), size if type(size) is int else math.inf
+    is_streaming = found.get("streaming") is True
+    return _Told(str(found.get("id")), size if type(size) is int else math.inf, is_streaming)
