@@ -500,3 +500,11 @@ def test_no_namespace_sees_the_events_of_another(ana: Machine, bob: Machine, buc
         assert told(machine) == [f"datastore namespace set {name}", f"data put {MODEL} {name}"]
         assert [path.parts[-3] for path in bucket.glob(f"{name}/audit/*")] == [name]
     assert not list(bucket.glob("audit/*"))
+
+
+@pytest.mark.parametrize("kind", ["directory", "pipe"])
+def test_what_is_no_file_keeps_no_events_away(repo: Repo, kind: str) -> None:
+    record(repo, "data", command="data put")
+    place = Path(repo.tree.path("audit/commands-2026-05-14-other.jsonl"))
+    place.mkdir() if kind == "directory" else os.mkfifo(place)
+    assert "data put" in commands_of(repo)

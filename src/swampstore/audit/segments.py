@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import stat
 import uuid
 import zlib
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ from swampstore.files import (
     disk_errors,
     open_shared,
     read_file,
+    read_to_end,
     replace_file,
     sync_dir,
     write_all,
@@ -266,11 +268,28 @@ def files(repo: OpenRepo, since: str = "", until: str = "~") -> Iterator[list[Li
 
 
 def _content(places: list[str], name: str, path: str) -> bytes:
-    data = read_file(path)
+    data = _read(path)
     if data is None:  # sealed meanwhile
-        later = (read_file(f"{place}/{name}") for place in places)
+        later = (_read(f"{place}/{name}") for place in places)
         data = next((one for one in later if one is not None), b"")
     return data
+
+
+def _read(path: str) -> bytes | None:
+    """Return what a file holds, None if it is not there; what cannot be read holds nothing."""
+    try:
+        # Nothing that is no file can make the opening wait.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            return read_to_end(fd)
+        os.close(fd)
+        reason = "it is no file"
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        reason = error.strerror or str(error)
+    notice("%s is left out of the audit: %s", path, reason)
+    return b""
 
 
 # Places ------------------------------------------------------------------------------------------
