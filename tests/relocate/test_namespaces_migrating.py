@@ -28,6 +28,7 @@ from swampstore.relocate.namespace import (
     unset_namespace,
 )
 from tests.support.command_line import CommandLine
+from tests.support.machines import Machine
 from tests.support.members import MODEL, Member, Place, bucket_in_a_directory, shared_directory
 
 NAME = f"data/{MODEL}/state"
@@ -407,3 +408,24 @@ def test_a_migration_that_was_killed_can_be_run_again(
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("other", [None, "web"])
+def test_what_was_deleted_before_a_namespace_was_left_stays_deleted(
+    ana: Machine, other: str | None
+) -> None:
+    assert ana("datastore", "namespace", "set", "infra").status == 0
+    ana.put(MODEL, "state", "one")
+    ana.put(MODEL, "other", "two")
+    assert ana("sync").status == 0
+    with ana.open() as repo:
+        repo.artifacts.delete(MODEL, "state")
+    leaving = ["unset"] if other is None else ["set", other]
+    assert ana("datastore", "namespace", *leaving).status == 0
+    assert ana("sync").status == 0
+    assert ana("datastore", "namespace", "set", "infra").status == 0
+    if other is None:  # the events of the time without one are outside
+        assert ana("datastore", "namespace", "migrate", "--confirm").status == 0
+    assert ana("sync").status == 0
+    assert ana.get(MODEL, "other") == "two"
+    assert ana("data", "get", MODEL, "state").status != 0

@@ -36,7 +36,7 @@ from swampstore.namespaces.manifests import (
 )
 from swampstore.relocate.namespace_moving import MovePlan, Moving, forget_move
 from swampstore.repo import Repo
-from swampstore.sync.run import fetch_everything
+from swampstore.sync.run import fetch_everything, raised_as_not_pushed
 from swampstore.sync.unmigrated import unmigrated_subdirs
 
 # The catalog of the place that the data comes from: its rows are of no use to anybody.
@@ -296,6 +296,7 @@ def set_namespace(repo: Repo, slug: str) -> NamespaceSet:
             )
         registry.register(slug, config.repo_id, to_iso(repo.clock()))
         if slug != config.namespace:
+            _share_deletions(repo)
             _switch(repo, slug)
     return NamespaceSet(slug, config.base, _where_data_stays(repo, slug))
 
@@ -317,6 +318,8 @@ def unset_namespace(
     if move:
         migration = migrate(repo, reverse=True, timeout=timeout, progress=progress)
     with working_alone(repo), open_registry(repo) as registry:
+        if not move:
+            _share_deletions(repo)
         _switch(repo, "")
         forget_move(f"{repo.config.base}/{namespace}")
         registry.remove_unused(namespace, repo.config.repo_id)
@@ -341,6 +344,19 @@ def check_may_unset(repo: Repo) -> str:
 
 def _others(registry: Registry, namespace: str) -> list[str]:
     return [one.namespace for one in registry.list() if one.namespace != namespace]
+
+
+def _share_deletions(repo: Repo) -> None:
+    """Push if something was deleted here that is still to be: later, nobody could tell that.
+
+    What was saved here can wait in the cache until the namespace is chosen again.
+    """
+    if repo.config.remote is None:
+        return
+    deleted = map(repo.connection.names.rel_of_mark, repo.dirty.peek().removals)
+    if any(rel is not None for rel in deleted):
+        with raised_as_not_pushed():
+            repo.connection.service.push(deadline=repo.config.remote.deadline(None))
 
 
 def _switch(repo: Repo, namespace: str) -> None:
