@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from swampstore.index.partitions import MONOLITH_KEY, SHARDS
+from swampstore.index.partitions import META_KEY, MONOLITH_KEY, SHARDS
 from swampstore.layout import (
     AUDIT,
     AUTO_DEFINITIONS,
@@ -18,6 +18,7 @@ from swampstore.layout import (
     METADATA,
     RAW,
     WORKFLOW_RUNS,
+    is_internal,
     is_version,
     parse_version,
 )
@@ -30,6 +31,7 @@ _CATALOG_EXPORT = ".catalog-export.json"
 _WITH_ANY_PUSH = tuple(
     f"{top}/" for top in (AUDIT, AUTO_DEFINITIONS, WORKFLOW_RUNS, EVALUATED_WORKFLOWS)
 )
+_OF_DATASTORE = (f"/{MONOLITH_KEY}", f"/{META_KEY}")
 _METADATA = f"/{METADATA}"
 _LATEST = f"/{LATEST}"
 # So many slashes at least are in the path of a file of a version: data/TYPE/ID/NAME/VERSION/FILE.
@@ -96,6 +98,22 @@ def shows_namespace(rel: str) -> bool:
     top, _, rest = rel.partition("/")
     is_mark = rest in (MANIFEST, MONOLITH_KEY) or rest.startswith(SHARDS)
     return is_mark and top not in DATASTORE_SUBDIRS
+
+
+def other_datastores(rels: Iterable[str]) -> set[str]:
+    """Return the directories that paths show to be namespaces, or datastores of their own.
+
+    Each ends with a slash. A bucket may hold another datastore anywhere, except where our own data
+    is: its objects are not ours, though they are below our root.
+    """
+    found: set[str] = set()
+    for rel in rels:
+        top = rel.partition("/")[0]
+        if shows_namespace(rel):
+            found.add(f"{top}/")
+        elif rel.endswith(_OF_DATASTORE) and top not in DATASTORE_SUBDIRS and not is_internal(rel):
+            found.add(rel.removesuffix(MONOLITH_KEY).removesuffix(META_KEY))
+    return found
 
 
 def is_lazy(rel: str) -> bool:

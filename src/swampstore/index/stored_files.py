@@ -17,7 +17,7 @@ from swampstore.errors import MetadataError
 from swampstore.index.base import Base, Known
 from swampstore.index.documents import Documents
 from swampstore.index.format import Entry, RawEntries, decode_entry, encode_entry, entry_known
-from swampstore.index.path_kinds import is_metadata, shows_namespace
+from swampstore.index.path_kinds import is_metadata, other_datastores
 from swampstore.index.path_map import Names
 from swampstore.index.removals import Notes, read_notes
 from swampstore.layout import RAW
@@ -69,13 +69,13 @@ class StoredFiles:
     def payload(self, listed: Mapping[str, ObjectInfo]) -> dict[str, ObjectInfo]:
         """Return the files of this namespace among objects.
 
-        Other namespaces may have directories at the top. Uploads of ours that no index names yet
-        are about to be committed, and then with their hashes. What is left of a deletion does not
-        come back.
+        Other namespaces, and other datastores, may have directories below the root. Uploads of ours
+        that no index names yet are about to be committed, and then with their hashes. What is left
+        of a deletion does not come back.
         """
         notes = self.notes() if listed else Notes()
         known = self._base.get_many(rel for rel in listed if notes.mention(rel))
-        foreign = {rel.partition("/")[0] for rel in listed if shows_namespace(rel)}
+        foreign = tuple(other_datastores(listed))
         noted = self._base.noted_uploads(listed)
         ours = {rel for rel, (_, token) in noted.items() if token}
         half = self._half_uploaded(listed, ours)
@@ -85,7 +85,7 @@ class StoredFiles:
             if rel not in ours
             and rel not in half
             and not notes.name(rel, info, _sha256_of(info, known.get(rel)))
-            and rel.partition("/")[0] not in foreign
+            and not rel.startswith(foreign)
             and self._names.why_not(rel) is None
         }
 

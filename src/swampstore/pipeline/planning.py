@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from swampstore.index.path_kinds import shows_namespace
+from swampstore.index.partitions import META_KEY, MONOLITH_KEY
+from swampstore.index.path_kinds import other_datastores, shows_namespace
 from swampstore.index.removals import read_notes
 from swampstore.index.workers import Deadline, in_parallel
 from swampstore.layout import (
@@ -159,6 +160,8 @@ def _cut(
         for folder, found in each(
             place, lambda one: level(store, names.remote(one.prefix)), looked_into
         ):
+            if _is_another_datastore(place, store, folder.prefix, found):
+                continue
             if any(parse_version(name) for name in found.folders):
                 deep.append(folder)  # perhaps a data name: its versions and marker belong together
                 continue
@@ -192,6 +195,36 @@ def _is_foreign(store: Store, name: str) -> bool:
     return any(map(shows_namespace, found))
 
 
+def _may_hold_others(place: Place, prefix: str) -> bool:
+    """Whether another datastore may be below a directory: not where our own data is."""
+    is_root = place.indexed and not place.namespace
+    top = prefix.partition("/")[0]
+    return is_root and top not in DATASTORE_SUBDIRS and not is_internal(f"{prefix}x")
+
+
+def _is_another_datastore(place: Place, store: Store, prefix: str, found: Level) -> bool:
+    """Whether a directory that was looked into is another datastore, in the same bucket."""
+    if not prefix or not _may_hold_others(place, prefix):
+        return False
+    names = place.names()
+    monolith, meta = names.remote(f"{prefix}{MONOLITH_KEY}"), f"{prefix}{META_KEY}"
+    if any(info.key == monolith for info in found.objects):
+        return True
+    if META_KEY.partition("/")[0] not in found.folders:
+        return False
+    return any(info.key == names.remote(meta) for info in store.list(names.remote(meta)))
+
+
+def _others_below(place: Place, store: Store, prefix: str) -> tuple[str, ...]:
+    """Return the directories of other datastores; where there may be some, that is a listing."""
+    if not _may_hold_others(place, prefix):
+        return ()
+    names = place.names()
+    root = names.remote("")
+    listed = store.list(names.remote(prefix))
+    return tuple(other_datastores(info.key.removeprefix(root) for info in listed))
+
+
 class Listed(NamedTuple):
     """An object of a place: its path, and what the store says about it."""
 
@@ -208,8 +241,11 @@ def listed(piece: Piece, store: Store) -> Iterator[Listed]:
         for info in level(store, names.remote(prefix)).objects:
             yield _listed(piece.place, info, root)
     for prefix in piece.deep:
+        others = _others_below(piece.place, store, prefix)
         for info in store.list(names.remote(prefix)):
-            yield _listed(piece.place, info, root)
+            one = _listed(piece.place, info, root)
+            if not one.rel.startswith(others):
+                yield one
 
 
 def holds_files(place: Place, store: Store) -> bool:
@@ -237,16 +273,20 @@ def listed_with_content(
             yield one, Handed(info, wanted(one))
 
     asked: Listed | None = None
+    others: tuple[str, ...] = ()
 
     def is_wanted(info: ObjectInfo) -> bool:
         nonlocal asked
         asked = _listed(piece.place, info, root)
-        return wanted(asked)
+        return not asked.rel.startswith(others) and wanted(asked)
 
     for prefix in piece.deep:
+        others = _others_below(piece.place, store, prefix)
         for found in contents(store, names.remote(prefix), is_wanted, limit):
             is_same = asked is not None and asked.info is found.info
-            yield asked if is_same and asked else _listed(piece.place, found.info, root), found
+            one = asked if is_same and asked else _listed(piece.place, found.info, root)
+            if not one.rel.startswith(others):
+                yield one, found
 
 
 def _listed(place: Place, info: ObjectInfo, root: str) -> Listed:

@@ -1,0 +1,78 @@
+"""Two datastores in one bucket: jobs on the one at its root leave the other one alone."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from swampstore.pipeline.index_writer import editing
+from swampstore.pipeline.places import Place, places_of
+from swampstore.pipeline.planning import listed, pieces
+from swampstore.pipeline.reindex.local_engine import RebuildingHere
+from swampstore.pipeline.verify.repair import Repair
+from tests.support.garbage import listing
+from tests.support.looking import look
+from tests.support.machines import Machine
+
+MODEL = "vm/builder/b-1"
+AT_ONCE = timedelta(0)
+
+
+@pytest.fixture(params=["team", "teams/b", "teams/west/b"])
+def inner(request: pytest.FixtureRequest, ana: Machine, bob: Machine, bucket: Path) -> Path:
+    """Where the datastore of Bob is, in the bucket of Ana."""
+    ana.put(MODEL, "state", "of ana")
+    assert ana("sync").status == 0
+    directory = bucket / str(request.param)
+    directory.mkdir(parents=True)
+    bob.use(directory)
+    bob.put(MODEL, "other", "of bob")
+    assert bob("sync").status == 0
+    return directory
+
+
+@pytest.fixture
+def place(inner: Path, bucket: Path) -> Place:
+    (found,) = places_of(f"file://{bucket}")
+    return found
+
+
+def test_a_repair_takes_nothing_of_another_datastore_for_left_over(
+    inner: Path, place: Place
+) -> None:
+    there = listing(inner)
+    seen = look(place)
+    assert seen.found() == set()
+    with editing(place) as writer:
+        done = Repair(place, seen.damaged(), seen.having, writer, gives_up=True).run()
+    assert not done.done["quarantine"]
+    assert listing(inner) == there
+
+
+def test_a_reindex_adopts_nothing_of_another_datastore(place: Place) -> None:
+    with editing(place) as writer:
+        done = RebuildingHere(place, writer, rehash=False, grace=AT_ONCE).run_here()
+        assert (done.adopted, done.waiting) == (0, 0)
+        assert not any("other" in rel for rel in writer.entries())
+
+
+@pytest.mark.parametrize("count", [1, 2, 50])
+def test_however_a_bucket_is_cut_another_datastore_is_not_listed(
+    place: Place, inner: Path, bucket: Path, count: int
+) -> None:
+    below = f"{inner.relative_to(bucket).as_posix()}/"
+    with place.open() as store:
+        found = [one.rel for piece in pieces(place, store, count) for one in listed(piece, store)]
+    assert f"data/{MODEL}/state/1/raw" in found
+    assert not any(rel.startswith(below) for rel in found)
+
+
+def test_a_lost_index_is_not_made_of_what_another_datastore_holds(
+    ana: Machine, inner: Path, bucket: Path
+) -> None:
+    for path in [*(bucket / "_index").glob("*"), bucket / ".datastore-index.json"]:
+        path.unlink()
+    assert ana("sync", "--full").status == 0
+    assert not {rel for rel in listing(ana.cache) if rel.endswith("other/1/metadata.yaml")}
