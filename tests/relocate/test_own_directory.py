@@ -463,6 +463,59 @@ def test_a_version_that_somebody_begins_after_the_push_stays_with_its_writer(
     assert ana.texts() == ["one", "two"]
 
 
+@pytest.fixture
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take everything for older than what time stamps cannot tell apart."""
+    monkeypatch.setattr("swampstore.files.signature.RACY_NS", -(1 << 60))
+
+
+@pytest.mark.usefixtures("settled")
+def test_the_last_look_before_the_settings_lists_no_directory_that_is_as_it_was(
+    ana: Desk, remote: Address, given: list[Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ana.save("other", "one")
+    late = ana.own / STATE / "late.txt"
+    listed: list[str] = []
+    scandir, real = os.scandir, Setup._hand_over
+
+    def listing(path: str) -> Any:
+        listed.append(path)
+        return scandir(path)
+
+    def counting(self: Setup, own: Any) -> bool:
+        late.write_text("late")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "scandir", listing)
+            assert own.is_whole()
+        return real(self, own)
+
+    monkeypatch.setattr(Setup, "_hand_over", counting)
+    ana.move(remote)
+    assert listed == [str(late.parent)]
+    assert len(given) == 1
+
+
+@pytest.mark.usefixtures("settled")
+@pytest.mark.parametrize("spoil", [_link, _fifo, _hollow, _unfinished, _deferred, _claimed])
+def test_what_would_have_to_stay_is_seen_by_the_last_look_as_well(
+    ana: Desk,
+    remote: Address,
+    given: list[Config],
+    monkeypatch: pytest.MonkeyPatch,
+    spoil: Callable[[Desk], None],
+) -> None:
+    real = Setup._hand_over
+
+    def spoiling(self: Setup, own: Any) -> bool:
+        spoil(ana)
+        return real(self, own)
+
+    monkeypatch.setattr(Setup, "_hand_over", spoiling)
+    ana.move(remote)
+    assert given == []
+    assert ana.settings["url"] == remote.target
+
+
 # Stopped --------------------------------------------------------------------------------------
 
 

@@ -31,6 +31,7 @@ from swampstore.errors import (
 from swampstore.files.signature import signature
 from swampstore.layout import CLAIM, SIDECAR
 from swampstore.marker import read_marker, update_marker
+from swampstore.relocate import destinations
 from swampstore.relocate import moving as relocation
 from swampstore.relocate import settings as new_settings
 from swampstore.relocate import setup as setting_up
@@ -41,7 +42,7 @@ from swampstore.stores import Store, Written
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import CorruptObjectError, StoreNotMountedError
 from swampstore.stores.probe import ProbeReport
-from swampstore.sync import staged_cache
+from swampstore.sync import hashing, staged_cache
 from swampstore.sync.push import Push
 from swampstore.sync.staged_cache import StagedCache
 from tests.support.gcs_server import GcsServer
@@ -351,6 +352,34 @@ def test_where_etags_are_md5_a_listing_proves_what_arrived_and_only_the_rest_is_
     spoilt.clear()
     ana.move(target)
     assert ana.texts("state") == [f"version {number}" for number in range(20)]
+
+
+def test_what_a_setup_has_sent_is_not_read_again_to_prove_that_it_arrived(
+    ana: Desk, place: Callable[[str], Address], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ana.save("state", "one", "two")
+    target = place("s3")
+    read: list[str] = []
+    real = hashing.sha256_and_md5
+
+    def reading(path: str) -> tuple[str, str]:
+        read.append(path.partition("/.swamp/")[2])
+        return real(path)
+
+    monkeypatch.setattr(destinations, "sha256_and_md5", reading)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(setting_up.Setup, "_check_none_wrong", _stop)
+        ana.move(target)
+    # Of what an earlier setup has sent, nobody remembers the MD5.
+    ana.save("other", "three")
+    ana.move(target)
+    earlier = [f"{STATE}/{version}/{name}" for version in "12" for name in ("metadata.yaml", "raw")]
+    assert sorted(read) == earlier
+    assert ana.texts("state") == ["one", "two"]
+
+
+def _stop(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def files(directory: Path) -> dict[str, bytes]:

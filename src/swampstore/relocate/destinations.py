@@ -128,6 +128,7 @@ class Cache:
     ) -> None:
         self.names = names
         self.released = 0
+        self._sent: set[str] = set()
         self._base = base
         self._store = store
         self._hydrate = hydrate
@@ -236,7 +237,21 @@ class Cache:
         Objects whose ETag is the MD5 of what we hold were received as they are, and a listing
         tells that of a thousand at once. Others are fetched.
         """
-        looks = in_parallel(self._look_at_all, self._tasks(files), _CONCURRENCY, deadline)
+        return self._wrong(self._meant(self._with_known(files)), deadline)
+
+    def hear(self, rel: str, data: bytes, token: str) -> None:
+        """Hear what was sent: if the token is its MD5, it need not be read again to tell that."""
+        if token == hashlib.md5(data, usedforsecurity=False).hexdigest():
+            self._sent.add(rel)
+        else:
+            self._sent.discard(rel)
+
+    def wrong_of(self, known: Iterable[Known], deadline: Deadline) -> Iterator[str | None]:
+        """Look at the objects of all that is in the index, as `wrong` does."""
+        return self._wrong(self._meant((_moved(one), one) for one in known), deadline)
+
+    def _wrong(self, meant: Iterable[_Meant], deadline: Deadline) -> Iterator[str | None]:
+        looks = in_parallel(self._look_at_all, _tasks(meant), _CONCURRENCY, deadline)
         for task, found, error in looks:
             if error is not None:
                 raise error
@@ -251,32 +266,22 @@ class Cache:
         self._distrust(meant.known, found)
         return False
 
-    def _tasks(self, files: Iterable[Moved]) -> Iterator[list[_Meant]]:
-        """Yield what is looked at by one thread at a time: a request, or many quick looks."""
-        quick: list[_Meant] = []
-        for meant in self._meant(files):
-            if not meant.is_quick:
-                yield [meant]
-                continue
-            quick.append(meant)
-            if len(quick) == _QUICK:
-                yield quick
-                quick = []
-        if quick:
-            yield quick
-
-    def _meant(self, files: Iterable[Moved]) -> Iterator[_Meant]:
-        """Yield for each file which object it should be, and the MD5 that this has, if listed."""
-        listed: dict[str, str] | None = None
+    def _with_known(self, files: Iterable[Moved]) -> Iterator[tuple[Moved, Known | None]]:
+        """Yield each file with what is known of the object that it should be."""
         source = iter(files)
         while page := list(islice(source, _PAGE)):
             known = self._known([(file.there, file.sha256) for file in page])
-            if listed is None and any(one and _MD5.fullmatch(one.etag or "") for one in known):
+            yield from zip(page, known, strict=True)
+
+    def _meant(self, files: Iterable[tuple[Moved, Known | None]]) -> Iterator[_Meant]:
+        """Yield for each file which object it should be, and the MD5 that this has, if listed."""
+        listed: dict[str, str] | None = None
+        for file, one in files:
+            if listed is None and one and _MD5.fullmatch(one.etag or ""):
                 root = self.names.remote("")
                 listed = {one.key.removeprefix(root): one.etag for one in self._store.list(root)}
-            for file, one in zip(page, known, strict=True):
-                etag = listed.get(one.rel, "") if listed and one else ""
-                yield _Meant(file, one, etag if _MD5.fullmatch(etag) else "")
+            etag = listed.get(one.rel, "") if listed and one else ""
+            yield _Meant(file, one, etag if _MD5.fullmatch(etag) else "")
 
     def _look_at_all(self, task: list[_Meant]) -> list[_Object | None]:
         return [self._look(meant) for meant in task]
@@ -289,7 +294,7 @@ class Cache:
         known = meant.known
         if known is None:
             return None
-        if meant.md5 and self._holds(known, meant.md5):
+        if meant.md5 and (self._was_sent(known, meant.md5) or self._holds(known, meant.md5)):
             return _Object(known.sha256 or "", meant.md5)
         if meant.file.is_linked and not self._holds(known, None):
             return None
@@ -302,6 +307,10 @@ class Cache:
         except ObjectNotFoundError:
             return _Object("", "")
         return _Object(sha256, info.token or "")
+
+    def _was_sent(self, known: Known, md5: str) -> bool:
+        """Whether what is known of an object is what was sent, and had this MD5."""
+        return known.etag == md5 and known.rel in self._sent
 
     def _holds(self, known: Known, md5: str | None) -> bool:
         """Whether the cache has the content that is meant, and its MD5 is this one, if one is."""
@@ -317,6 +326,25 @@ class Cache:
         """Forget that an object is there, and note that what is in its place may be replaced."""
         self._base.apply(forgotten=[known.rel])
         self._base.note_uploads({known.rel: (found.sha256, found.token)})
+
+
+def _tasks(files: Iterable[_Meant]) -> Iterator[list[_Meant]]:
+    """Yield what is looked at by one thread at a time: a request, or many quick looks."""
+    quick: list[_Meant] = []
+    for meant in files:
+        if not meant.is_quick:
+            yield [meant]
+            continue
+        quick.append(meant)
+        if len(quick) == _QUICK:
+            yield quick
+            quick = []
+    if quick:
+        yield quick
+
+
+def _moved(known: Known) -> Moved:
+    return Moved(known.rel, known.rel, known.sha256)
 
 
 def _names_of(rel: str, sha256: str | None) -> tuple[str, ...]:

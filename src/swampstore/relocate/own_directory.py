@@ -10,28 +10,41 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from swampstore.config import Config
 from swampstore.errors import DiskError
 from swampstore.files import temp_beside
+from swampstore.files.signature import Signature, can_deceive, signature_of
 from swampstore.index.errors import SyncError
 from swampstore.index.path_kinds import is_marker
 from swampstore.index.path_map import NamesElsewhere
 from swampstore.index.workers import Deadline
 from swampstore.layout import METADATA, RAW
-from swampstore.relocate.destinations import Cache, Moved
+from swampstore.relocate.destinations import Cache
 from swampstore.relocate.pairs import Directory, is_damaged
 from swampstore.repo import Repo
 from swampstore.repo.open import CATALOG
 from swampstore.sync.handover import Handover, withdraw
 from swampstore.sync.staged_cache import owner_of_remote
+from swampstore.sync.transfer import Threads
+
+
+class _Seen(NamedTuple):
+    """How a directory looked, which directories are in it, and how many files."""
+
+    signature: Signature
+    subdirs: list[str]
+    files: int
 
 
 class OwnDirectory:
     """The files in `source`, below the local directory of a repository, and the cache of `there`.
 
-    `files` says how many there are, as of the last look.
+    `files` says how many there are, as of the last look. `transport` is who takes them to the
+    remote, if it is to be known afterwards what was sent.
     """
 
     def __init__(self, source: str, there: Repo) -> None:
@@ -39,9 +52,11 @@ class OwnDirectory:
         self.files = 0
         self._source = source
         self._there = there
+        self._seen: dict[str, _Seen] = {}
         self._names = NamesElsewhere(connection.names, source)
         self.service = service = connection.pushing_from(self._names)
         self._cache = Cache(self._names, connection.base, connection.store, service.hydrate)
+        self.transport = Threads(self._cache.hear)
 
     def may_be_given(self) -> bool:
         """Whether all of it may be given to the cache; costs a walk, and a look at the remote."""
@@ -75,35 +90,56 @@ class OwnDirectory:
     def is_whole(self, *, deep: bool = False) -> bool:
         """Whether there is nothing in it that would have to stay, and no version is incomplete.
 
-        `deep` also reads the content of versions, none of which may be damaged.
+        `deep` also reads the content of versions, none of which may be damaged. Whoever looks again
+        looks at the names in those directories only that have changed since, or may have.
         """
         self.files = 0
         try:
-            for rel in self.subdirs:
-                for directory in self._directories(rel):
-                    if directory is None or not self._may_go(directory, deep=deep):
-                        return False
-                    self.files += len(directory.files)
+            pending = [*self.subdirs]
+            while pending:
+                rel = pending.pop()
+                seen = None if deep else self._as_seen(rel)
+                seen = seen or self._look_at(rel, deep=deep)
+                if seen is None:
+                    return False
+                self.files += seen.files
+                pending.extend(f"{rel}/{name}" for name in seen.subdirs)
         except (OSError, SyncError, DiskError):
             return False
         return True
 
-    def _directories(self, top: str) -> Iterator[Directory | None]:
-        """Yield every directory, or None instead of one with links or other special files."""
-        pending = [top]
-        while pending:
-            rel = pending.pop()
-            subdirs, files = [], []
-            with os.scandir(self._names.local(rel)) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        subdirs.append(entry.name)
-                    elif entry.is_file(follow_symlinks=False):
-                        files.append(entry.name)
-                    else:
-                        yield None
-            yield Directory(rel, subdirs, files)
-            pending.extend(f"{rel}/{name}" for name in subdirs)
+    def _as_seen(self, rel: str) -> _Seen | None:
+        """Return what was seen of a directory if the same names are in it as then."""
+        seen = self._seen.get(rel)
+        if seen is None or seen.signature != signature_of(os.lstat(self._names.local(rel))):
+            return None
+        return seen
+
+    def _look_at(self, rel: str, *, deep: bool) -> _Seen | None:
+        """Look at what is in a directory, None if something would have to stay."""
+        began_ns = time.time_ns()
+        now = signature_of(os.lstat(self._names.local(rel)))
+        directory = self._directory(rel)
+        if directory is None or not self._may_go(directory, deep=deep):
+            return None
+        seen = _Seen(now, directory.subdirs, len(directory.files))
+        # A directory changes with the names in it, and with what kind of a thing each stands for.
+        if not can_deceive(now, began_ns):
+            self._seen[rel] = seen
+        return seen
+
+    def _directory(self, rel: str) -> Directory | None:
+        """Return what is in a directory, None if that is also links or other special files."""
+        subdirs, files = [], []
+        with os.scandir(self._names.local(rel)) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    subdirs.append(entry.name)
+                elif entry.is_file(follow_symlinks=False):
+                    files.append(entry.name)
+                else:
+                    return None
+        return Directory(rel, subdirs, files)
 
     def _may_go(self, directory: Directory, *, deep: bool) -> bool:
         rel, subdirs, files = directory
@@ -121,8 +157,7 @@ class OwnDirectory:
         What was changed here since comes along, and is pushed from the cache.
         """
         known = self._there.connection.base.below("")
-        sent = (Moved(one.rel, one.rel, one.sha256) for one in known if not is_marker(one.rel))
-        return self._cache.wrong(sent, deadline)
+        return self._cache.wrong_of((one for one in known if not is_marker(one.rel)), deadline)
 
     def handover(self, namespace: str) -> Handover:
         """Return what is to be done when the settings name the remote; see there."""

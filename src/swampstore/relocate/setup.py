@@ -165,7 +165,7 @@ class Setup:
         if own is None or not own.may_be_given():
             return False
         try:
-            pushed = self._syncing.push(own.service, full=True)
+            pushed = self._syncing.push(own.service, full=True, transport=own.transport)
         except IncompleteSyncError:
             return False  # what is wrong with some of it, is told by who moves the files
         if pushed.skipped:

@@ -13,6 +13,7 @@ from swampstore.relocate.report import SetupReport
 from swampstore.repo import Repo
 from swampstore.sync.lost_base import LOST
 from swampstore.sync.service import SyncService
+from swampstore.sync.transfer import THREADS, Transport
 
 
 def begin(progress: Progress, phase: str) -> None:
@@ -34,11 +35,19 @@ class Syncing:
         self._timeout = timeout
         self._progress = progress
 
-    def push(self, service: SyncService | None = None, *, full: bool = False) -> Pushed:
+    def push(
+        self,
+        service: SyncService | None = None,
+        *,
+        full: bool = False,
+        transport: Transport = THREADS,
+    ) -> Pushed:
         """Push the files of the cache, or those that another service is for."""
         begin(self._progress, "push")
         service = service or self._repo.connection.service
-        return service.push(full=full, deadline=self._deadline(), progress=self._progress)
+        return service.push(
+            full=full, deadline=self._deadline(), progress=self._progress, transport=transport
+        )
 
     def pull(self, *, full: bool = False) -> Pulled:
         """Pull, content only if the settings say so."""

@@ -50,7 +50,7 @@ from swampstore.sync.scan import (
     with_parents,
 )
 from swampstore.sync.start_over import have_fetched, remember_installed
-from swampstore.sync.transfer import THREADS, Transport
+from swampstore.sync.transfer import Threads, Transport
 from swampstore.sync.uploads import Occupied, Uploaded, Vanished, is_placed_by_us
 
 # How often others may get in between before we give up; each time is a lost race.
@@ -305,7 +305,7 @@ class Push:
     def _is_little(self, plan: Plan) -> bool:
         """Whether everything is sent at once, and takes no longer than any small request."""
         return (
-            self._transport is THREADS
+            isinstance(self._transport, Threads)
             and 0 < len(plan.uploads) <= min(_LITTLE_FILES, self._context.limits.push_concurrency)
             and sum(plan.sizes.values()) <= _LITTLE_BYTES
         )

@@ -46,7 +46,7 @@ from swampstore.sync.downloads import (
 )
 from swampstore.sync.install import InstallError
 from swampstore.sync.pull_plan import PullWork, known_of
-from swampstore.sync.uploads import Placed, Upload, Uploader, put_all
+from swampstore.sync.uploads import Placed, Upload, Uploader, Witness, put_all
 
 
 class Transport(Protocol):
@@ -76,7 +76,10 @@ class Transport(Protocol):
 
 
 class Threads:
-    """Carries with as many threads as the store allows."""
+    """Carries with as many threads as the store allows; a `witness` hears of what was sent."""
+
+    def __init__(self, witness: Witness | None = None) -> None:
+        self._witness = witness
 
     def upload(
         self,
@@ -88,7 +91,7 @@ class Threads:
         """Put files into the store."""
         del sizes
         copies = Copies(context.store, context.names, context.base)
-        uploader = Uploader(context.store, context.names, context.clock, copies)
+        uploader = Uploader(context.store, context.names, context.clock, copies, self._witness)
         return put_all(uploader, uploads, context.limits.push_concurrency, deadline)
 
     def download(

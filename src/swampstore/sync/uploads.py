@@ -12,7 +12,7 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import BinaryIO, NamedTuple, cast
 
@@ -90,6 +90,10 @@ class Vanished(NamedTuple):
 
 Placed = Uploaded | Occupied | Vanished
 
+# Hears, in any thread, of each small file that was sent: its path, its bytes, and the token of the
+# object. What is in no message was sent in pieces, or was there before.
+Witness = Callable[[str, bytes, str], None]
+
 
 class _Body(NamedTuple):
     read_ns: int
@@ -102,9 +106,15 @@ class Uploader:
     """Puts single files into a store; safe to call from many threads."""
 
     def __init__(
-        self, store: Store, names: Names, clock: Clock, copies: Copies | None = None
+        self,
+        store: Store,
+        names: Names,
+        clock: Clock,
+        copies: Copies | None = None,
+        witness: Witness | None = None,
     ) -> None:
         self._store = store
+        self._witness = witness
         self._names = names
         self._clock = clock
         self._copies = copies
@@ -248,6 +258,8 @@ class Uploader:
         check_saved(self._names, rel, body.sha256, body.signature.size, metadata)
 
     def _uploaded(self, rel: str, body: _Body, placed: Written) -> Uploaded:
+        if self._witness is not None and body.data is not None and not placed.is_met:
+            self._witness(rel, body.data, placed.token)
         entry = Entry(
             size=body.signature.size,
             last_modified=to_iso(self._clock()),
