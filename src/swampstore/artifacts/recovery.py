@@ -73,6 +73,10 @@ def _finish_or_undo(tree: Tree, ref: DataRef, details: Mapping[str, Any], *, is_
         match details["op"]:
             case "append":
                 _cut_torn_append(tree, change, ref)
+            case "delete":
+                # Where data of others is in its directory, a name cannot go in one step.
+                for version in details.get("numbers", ()):
+                    change.remove_tree(ref.version_rel(version))
             case "commit":
                 _finish_commit(change, ref, details["versions"][ref.rel])
             case "rename":
@@ -143,7 +147,7 @@ def repoint(
     marker = on_disk.read_marker(tree, ref)
     if top and not is_right(marker, top, may_be_ahead=not down):
         return point_latest(change, ref, top)
-    if not top and not on_disk.version_numbers(tree, ref):
+    if not top and not on_disk.own_numbers(tree, ref):
         _remove_empty(change, ref, may_delete=may_delete)
         # Another program, without our locks, may have saved something right now.
         return repoint(tree, change, ref, down=True) if on_disk.top_committed(tree, ref) else 0

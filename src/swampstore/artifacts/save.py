@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -25,7 +26,7 @@ from swampstore.artifacts.publish import (
     point_latest,
     publish,
 )
-from swampstore.artifacts.recovery import repoint
+from swampstore.artifacts.recovery import remove_versions, repoint
 from swampstore.artifacts.streaming import VersionWriter
 from swampstore.artifacts.versions import StoredVersion
 from swampstore.clock import Clock, to_iso
@@ -35,9 +36,10 @@ from swampstore.errors import (
     NotFoundError,
     NotStreamingError,
     SwampstoreError,
+    ValidationError,
 )
 from swampstore.files import Change, Hold, disk_errors
-from swampstore.layout import METADATA, RAW, DataRef, check_shareable
+from swampstore.layout import METADATA, RAW, DataRef, check_shareable, is_version, ref_of
 from swampstore.notices import notice
 from swampstore.retention.lifetimes import beyond_count
 
@@ -73,6 +75,14 @@ class ArtifactStore:
     def check_new(self, ref: DataRef) -> None:
         """Raise ValidationError if nothing may be saved under a name."""
         check_shareable(ref, self._key_prefix)
+        # In a directory that is a version already nobody would find it.
+        if is_version(ref.name) and "/" in ref.model.type:
+            whole = ref_of(ref.model.rel)
+            if os.path.lexists(self.tree.path(whole.file_rel(int(ref.name), METADATA))):
+                raise ValidationError(
+                    f"the directory of {ref} is that of {whole} version {ref.name}",
+                    hint="Choose another data name.",
+                )
 
     def save(
         self, ref: DataRef, content: bytes, draft: Draft, *, group: Hold | None = None
@@ -164,7 +174,13 @@ class ArtifactStore:
         """Remove a name with all its versions; removing what is not there is no error."""
         with self.mutations.changing(ref, "delete") as change:
             sizes: dict[int, int] = {}
-            change.remove_tree(ref.rel, lambda gone: on_disk.add_sizes(gone, sizes))
+            if on_disk.has_others_within(self.tree, ref):
+                numbers = on_disk.own_numbers(self.tree, ref)
+                sizes = {one: self.tree.size(ref.file_rel(one, RAW)) or 0 for one in numbers}
+                self.mutations.decide(ref, "delete", numbers=numbers)
+                remove_versions(self.tree, change, ref, numbers)
+            else:
+                change.remove_tree(ref.rel, lambda gone: on_disk.add_sizes(gone, sizes))
             self.mutations.record_rest(ref)
         return Deleted(len(sizes), sum(sizes.values()))
 

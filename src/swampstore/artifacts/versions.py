@@ -37,6 +37,27 @@ def version_numbers(tree: Tree, ref: DataRef) -> list[int]:
     return sorted(version for version in found if version is not None)
 
 
+def own_numbers(tree: Tree, ref: DataRef) -> list[int]:
+    """Return what `version_numbers` does, without what is a data name of another model.
+
+    There are such where a model is called as this name is: `aws/ec2 prod`, `aws/ec2/prod 2024`.
+    """
+    return [
+        number
+        for number in version_numbers(tree, ref)
+        if os.path.lexists(tree.path(ref.file_rel(number, METADATA)))
+        or not tree.subdirs(ref.version_rel(number))
+    ]
+
+
+def has_others_within(tree: Tree, ref: DataRef) -> bool:
+    """Whether there is more in the directory of a name than versions, as data of another model."""
+    return any(
+        parse_version(child) is None or tree.subdirs(f"{ref.rel}/{child}")
+        for child in tree.subdirs(ref.rel)
+    )
+
+
 def add_sizes(directory: str, sizes: dict[int, int]) -> None:
     """Add up how much content the versions in the directory of a data name have, one tier of it."""
     for entry in os.scandir(directory):

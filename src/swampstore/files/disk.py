@@ -9,7 +9,7 @@ import stat
 from collections.abc import Callable, Iterator
 
 from swampstore.errors import DiskError, SwampstoreError
-from swampstore.layout import is_temp
+from swampstore.layout import LATEST, METADATA, is_temp
 
 # What opening is answered with where there is nothing, a link, a socket, or a path through a file.
 NO_FILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
@@ -231,6 +231,15 @@ def try_writing(directory: str) -> None:
     finally:
         os.close(fd)
         os.unlink(trial)
+
+
+def remove_version_files(directory: str) -> None:
+    """Remove the files of a version, its metadata first, and what is of a name in its place not."""
+    names = set(os.listdir(directory)) - {LATEST}
+    for name in sorted(names, key=lambda name: (name != METADATA, name)):
+        if not os.path.isdir(f"{directory}/{name}"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{directory}/{name}")
 
 
 def remove_all(path: str) -> None:

@@ -13,6 +13,7 @@ from swampstore.files.disk import (
     read_file,
     remove_all,
     remove_old_temps,
+    remove_version_files,
     replacing,
     sync_dir,
     sync_files_in,
@@ -183,12 +184,16 @@ class Tree:
     ) -> None:
         """Let a directory below `above` vanish in one rename, then clean up; announces nothing.
 
-        Anything but a directory in its place is not ours, and stays. `look` sees what is out of
-        sight by then, and changes no more.
+        Anything but a directory in its place is not ours, and stays, and so does data of another
+        model within it. `look` sees what is out of sight by then, and changes no more.
         """
+        is_shared = rel != above and bool(self.subdirs(rel))
         for place in self.places(above):
             path = f"{place}{rel.removeprefix(above)}"
             if not os.path.isdir(path):
+                continue
+            if is_shared:
+                remove_version_files(path)
                 continue
             aside = temp_beside(path)
             try:
