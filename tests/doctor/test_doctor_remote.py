@@ -621,6 +621,17 @@ def test_what_is_left_of_a_version_is_no_leftover_and_comes_back_from_the_remote
     assert (failures(examine(repo)), warnings(examine(repo))) == (set(), set())
 
 
+def test_a_version_of_which_an_empty_directory_is_left_comes_back_from_the_remote(
+    repo: Repo, cache: Path
+) -> None:
+    left = cache / f"{STATE}/1"
+    for name in ("metadata.yaml", "raw"):
+        (left / name).unlink()
+    assert examine(repo, repair=True).ok
+    assert (left / "metadata.yaml").exists()
+    assert failures(examine(repo)) == set()
+
+
 @pytest.mark.parametrize("damage", ["missing", "another content"])
 def test_a_repair_keeps_content_that_the_remote_does_not_have(
     repo: Repo, cache: Path, bucket: Path, damage: str

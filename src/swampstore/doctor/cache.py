@@ -109,12 +109,14 @@ class CacheChecks:
         version_rel = os.path.dirname(rel)
         raw = f"{version_rel}/{RAW}"
         try:
-            if os.listdir(self._names.local(version_rel)) != [RAW]:
+            left = os.listdir(self._names.local(version_rel))
+            if left not in ([], [RAW]):
                 return
-            sha256 = hash_file(self._names.local(raw))[0]
-            if sha256 == view.sha256(raw) and self._is_on_remote(raw, sha256):
+            sha256 = hash_file(self._names.local(raw))[0] if left else None
+            if not sha256 or (sha256 == view.sha256(raw) and self._is_on_remote(raw, sha256)):
                 with self._repo.tree.receiving(os.path.dirname(version_rel)) as reception:
-                    reception.remove(raw)
+                    if left:
+                        reception.remove(raw)
                     reception.remove_empty_dir(version_rel)
         except FileNotFoundError:
             return
