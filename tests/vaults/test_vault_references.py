@@ -26,6 +26,7 @@ from swampstore.vaults.sensitive import (
     sensitive_members,
     store_sensitive,
 )
+from tests.support.vault_testing import keeping_program
 
 pytest.importorskip("cryptography", reason="the extra `vaults` is not installed")
 
@@ -275,9 +276,12 @@ def test_without_a_vault_it_is_refused_before_anything_is_run(repo: Repo) -> Non
         check_vaults(Vaults(repo), Sensitive({("x",): "gone"}))
 
 
+@pytest.mark.parametrize("kind", ["local_encryption", "command"])
 def test_values_of_different_origins_never_overwrite_each_other(
-    vaults: Vaults, vault: Vault
+    vaults: Vaults, kind: str, tmp_path: Path
 ) -> None:
+    vaults.create(kind, "all", keeping_program(tmp_path) if kind == "command" else {})
+    vault = vaults.open("all")
     origins = [
         Origin("aws/ec2", "x", "m", "s", "i"),
         Origin("aws", "ec2-x", "m", "s", "i"),
@@ -287,7 +291,7 @@ def test_values_of_different_origins_never_overwrite_each_other(
     for round_ in ("first", "second"):
         saved = [
             store_sensitive(
-                vaults, {"f": f"{round_}-{number}"}, Sensitive({("f",): None}), origin, Redactor()
+                vaults, {"f": f"{round_}-{number}"}, Sensitive({("f",): "all"}), origin, Redactor()
             )
             for number, origin in enumerate(origins)
         ]

@@ -102,6 +102,11 @@ class Provider:
         """Keep what people should know about a secret; None forgets that."""
         raise self._cannot("annotate")
 
+    @property
+    def keeps_annotations(self) -> bool:
+        """Whether people can be told something about a secret."""
+        return type(self).annotate is not Provider.annotate
+
     def refresh_by(self, key: str, hook: Mapping[str, Any] | None) -> None:
         """Keep how to get a new value when the one that is kept is too old; None forgets that."""
         raise self._cannot("refresh")

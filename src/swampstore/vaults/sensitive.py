@@ -197,7 +197,8 @@ def _own_key(vault: Vault, origin: Origin, path: Path) -> str:
     if len(key.encode()) > 200:
         key = f"{key.encode()[:180].decode('utf-8', 'ignore')}-{digest}"
     check_secret_key(key)
-    known = _known_origin(vault, key)
+    # What keeps no annotations cannot tell whose a key is.
+    known = _known_origin(vault, key) if vault.provider.keeps_annotations else ""
     return key if known in (None, source) else f"{key}-{digest}"
 
 
