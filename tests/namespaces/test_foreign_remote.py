@@ -16,6 +16,7 @@ from swampstore.marker import update_marker
 from swampstore.namespaces.other import ContentMemory, ForeignStore, Wanted
 from swampstore.stores import Store
 from swampstore.stores.errors import StoreUnreachableError
+from swampstore.sync.push import Push
 from tests.support.machines import Machine
 from tests.support.remotes import ProxiedRemote, Remote
 
@@ -64,6 +65,10 @@ def publish(machine: Machine) -> None:
     with machine.open() as repo:
         repo.export_catalog()
         repo.sync.push()
+
+
+def stop(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
 
 
 def published(machine: Machine, tmp_path: Path) -> list[tuple[str, str, int]]:
@@ -117,6 +122,23 @@ def test_a_machine_that_pulled_everything_publishes_what_it_has(
         repo.artifacts.delete("aws/ec2/i-2", "state")
     publish(second)
     assert published(second, tmp_path) == [("i-1", "state", 1)]
+
+
+def test_an_export_of_a_push_that_was_killed_is_replaced_by_whoever_comes_across_it(
+    infra: Machine, machine: MakeMachine, tmp_path: Path
+) -> None:
+    save(infra, WEB, "state", "2")
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Push, "commit", stop)
+        publish(infra)
+    assert len(published(infra, tmp_path)) == 2
+    second = machine("infra-2", "infra")
+    with second.open() as repo:
+        repo.sync.pull(metadata_only=False)
+    publish(second)
+    assert published(second, tmp_path) == [("i-1", "state", 1)]
+    publish(infra)
+    assert len(published(infra, tmp_path)) == 2
 
 
 def test_two_machines_of_a_namespace_do_not_quarrel_about_the_export(

@@ -18,6 +18,7 @@ from swampstore.index.base import ARRIVING, Arriving, Known
 from swampstore.index.errors import SyncError
 from swampstore.index.format import Entry, entry_known
 from swampstore.index.path_kinds import (
+    is_derived,
     is_lazy,
     is_marker,
     metadata_beside,
@@ -298,11 +299,12 @@ class Transfer:
     def _skip_spoiled(self, rel: str) -> None:
         """Go on without a file that is being replaced, or whose replacement was never finished.
 
-        What a marker would say can be told without it, and the push that shares that puts the
-        object right; anything else is tried again next time.
+        What a marker would say can be told without it, and what is derived can be made again; the
+        push that shares that puts the object right. Anything else is tried again next time.
         """
         if is_marker(rel):
             self._work.names.add(unit_of(rel))
+        if is_marker(rel) or is_derived(rel):
             self._context.base.note_uploads({rel: ("", "")})
         reason = "its object is not what the index says; another machine has begun to replace it"
         self._work.skipped.append(Skipped(rel, reason))
