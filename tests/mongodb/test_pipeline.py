@@ -14,7 +14,8 @@ from swampstore.index.partitions import META_KEY
 from swampstore.index.results import no_progress
 from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.planning import Range
-from swampstore.pipeline.source.index import Index, files_of, slices
+from swampstore.pipeline.source.index import Index
+from swampstore.pipeline.source.slices import files_of, slices
 from tests.support.copying import Bucket, save
 from tests.support.mongodb import MongoRemote
 from tests.support.sync_harness import Machine

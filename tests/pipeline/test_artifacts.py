@@ -20,12 +20,12 @@ from swampstore.errors import ValidationError
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.partitions import META_KEY
 from swampstore.pipeline.places import Place, places_of
-from swampstore.pipeline.source import index as committed
+from swampstore.pipeline.source import slices as committed
 from swampstore.pipeline.source import table_of
 from swampstore.pipeline.source.artifacts import Artifacts
 from swampstore.pipeline.source.commits import Brought
-from swampstore.pipeline.source.index import Shards
 from swampstore.pipeline.source.objects import Chosen, Contents
+from swampstore.pipeline.source.slices import Shards
 from swampstore.stores.errors import CorruptObjectError
 from swampstore.stores.protocol import Store
 from swampstore.stores.wrapper import CountingStore
@@ -207,7 +207,7 @@ def test_portions_of_a_large_monolith_make_up_the_whole(
     with datastore.ana.open() as repo:
         History(repo, 3).go_on(60)
         datastore.commit(repo)
-    monkeypatch.setattr("swampstore.pipeline.source.index._PORTION_BYTES", 2000)
+    monkeypatch.setattr("swampstore.pipeline.source.slices._PORTION_BYTES", 2000)
 
     with datastore.place.open() as store:
         assert len(list(Artifacts().plan(datastore.place, store, 5))) == 5

@@ -25,7 +25,8 @@ from swampstore.pipeline.snapshots.evidence import ProvenVersions, Unproven, by_
 from swampstore.pipeline.snapshots.manifest import Bucket, Manifests, bucket_of
 from swampstore.pipeline.snapshots.rows_file import Remembered
 from swampstore.pipeline.snapshots.told import Said, monolith_said, shard_said
-from swampstore.pipeline.source.index import Commits, File
+from swampstore.pipeline.source.index import Commits
+from swampstore.pipeline.source.slices import File
 from swampstore.pipeline.source.versions import Name, by_name
 from swampstore.stores.errors import CorruptObjectError, ObjectNotFoundError
 from swampstore.stores.protocol import Store

@@ -20,7 +20,7 @@ from swampstore.catalog.schema import Row, tags_json
 from swampstore.layout import RAW, DataRef, ModelRef
 from swampstore.pipeline.schemas import arrow_schema_of_artifacts
 from swampstore.pipeline.snapshots.excerpts import fetched
-from swampstore.pipeline.source.index import File
+from swampstore.pipeline.source.slices import File
 from swampstore.pipeline.source.versions import typed
 from swampstore.stores.protocol import Store
 

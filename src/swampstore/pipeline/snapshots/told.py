@@ -15,7 +15,8 @@ from swampstore.index.versions import FIRST, version_of
 from swampstore.layout import METADATA, RAW
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.snapshots.manifest import Manifest
-from swampstore.pipeline.source.index import Commits, File, listed_shards, named, read_meta
+from swampstore.pipeline.source.index import Commits, listed_shards, read_meta
+from swampstore.pipeline.source.slices import File, named
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import Store
 

@@ -19,7 +19,10 @@ from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import each
 from swampstore.pipeline.schemas import variant_of
 from swampstore.pipeline.snapshots.rows_file import SCHEMA, remembered
-from swampstore.pipeline.source.index import (
+from swampstore.pipeline.source.lazily import content_of
+from swampstore.pipeline.source.remembered import Memory, memories, memories_at, recall
+from swampstore.pipeline.source.scan import EVERYTHING, Conditions, Wanted, batches, choices
+from swampstore.pipeline.source.slices import (
     File,
     Shards,
     Slice,
@@ -28,9 +31,6 @@ from swampstore.pipeline.source.index import (
     loads,
     slices,
 )
-from swampstore.pipeline.source.lazily import content_of
-from swampstore.pipeline.source.remembered import Memory, memories, memories_at, recall
-from swampstore.pipeline.source.scan import EVERYTHING, Conditions, Wanted, batches, choices
 from swampstore.pipeline.source.versions import (
     Name,
     Versions,

@@ -18,7 +18,7 @@ from swampstore.layout import RAW, DataRef, ModelRef
 from swampstore.notices import notice
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import each
-from swampstore.pipeline.source.index import loads
+from swampstore.pipeline.source.slices import loads
 from swampstore.stores.errors import CorruptObjectError, ObjectNotFoundError
 from swampstore.stores.protocol import Store
 

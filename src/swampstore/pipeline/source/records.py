@@ -23,8 +23,8 @@ from swampstore.pipeline import schemas
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import each
 from swampstore.pipeline.schemas import variant_of_value
-from swampstore.pipeline.source.index import File, Slice, files_of, loads, slices
 from swampstore.pipeline.source.scan import Whole
+from swampstore.pipeline.source.slices import File, Slice, files_of, loads, slices
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import Store
 

@@ -22,8 +22,9 @@ from swampstore.pipeline.snapshots.evidence import RememberedVersions, by_versio
 from swampstore.pipeline.snapshots.history import snapshot_at
 from swampstore.pipeline.snapshots.manifest import Bucket, Manifest, Manifests, bucket_of
 from swampstore.pipeline.snapshots.told import Said, Told, is_of, monolith_said, shard_said, told
-from swampstore.pipeline.source.index import Commits, File, shard_files
+from swampstore.pipeline.source.index import Commits
 from swampstore.pipeline.source.scan import Wanted
+from swampstore.pipeline.source.slices import File, shard_files
 from swampstore.pipeline.source.versions import StoredVersions, Versions
 from swampstore.stores.errors import StorePermissionError
 from swampstore.stores.protocol import Store

@@ -25,7 +25,7 @@ from swampstore.index.path_map import Names
 from swampstore.layout import METADATA, DataRef, ref_of
 from swampstore.notices import notice
 from swampstore.pipeline.places import Place
-from swampstore.pipeline.source.index import File
+from swampstore.pipeline.source.slices import File
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import Store
 
