@@ -28,6 +28,7 @@ from swampstore.catalog.export import (
 )
 from swampstore.catalog.schema import Row
 from swampstore.errors import ValidationError
+from swampstore.layout import ModelRef
 from swampstore.marker import update_marker
 from tests.conftest import FakeClock
 from tests.support.markdown_pages import ROOT, Page, table_rows
@@ -348,7 +349,10 @@ def test_an_export_that_cannot_be_finished_leaves_the_old_one(infra: Repo) -> No
 
 
 def _published(infra: Repo, data: bytes, *, age: timedelta = timedelta()) -> Published:
-    return Published(len(data), infra.clock() - age, lambda: io.BytesIO(data))
+    def waits(model: ModelRef) -> bool:
+        return str(model) == WEB
+
+    return Published(len(data), infra.clock() - age, lambda: io.BytesIO(data), waits, waits)
 
 
 def test_models_that_are_not_here_keep_the_rows_that_others_published(infra: Repo) -> None:
@@ -365,8 +369,21 @@ def test_models_that_are_not_here_keep_the_rows_that_others_published(infra: Rep
 
 def test_what_others_published_may_be_nonsense(infra: Repo) -> None:
     infra.artifacts.save(WEB, "state", "1")
+    infra.artifacts.save("aws/ec2/i-2", "other", "1")
     assert _refresh(infra, lambda _: None, lambda: _published(infra, b"[{}, oops"))
-    assert [one["data_name"] for one in exported(infra)] == ["state"]
+    assert [one["data_name"] for one in exported(infra)] == ["state", "other"]
+
+
+def test_what_others_published_of_models_that_did_not_change_here_stays(infra: Repo) -> None:
+    for model in (WEB, "aws/ec2/i-2", "aws/ec2/i-3"):
+        infra.artifacts.save(model, "state", "1", owner=Owner(ref="i-1"))
+    infra.export_catalog()
+    mine, others, _ = exported(infra)
+    data = json.dumps([mine, others | {"version": 2}]).encode()
+    infra.artifacts.save(WEB, "state", "2")
+    assert _refresh(infra, lambda _: None, lambda: _published(infra, data))
+    found = [(one["model_id"], one["version"]) for one in exported(infra)]
+    assert found == [("i-1", 1), ("i-1", 2), ("i-2", 2)]
 
 
 def test_a_large_one_that_others_just_published_is_left_alone(

@@ -141,6 +141,32 @@ def test_an_export_of_a_push_that_was_killed_is_replaced_by_whoever_comes_across
     assert len(published(infra, tmp_path)) == 2
 
 
+@pytest.mark.parametrize("index", ["v1", "sharded"])
+def test_a_session_on_one_model_publishes_nothing_old_of_the_others(
+    infra: Machine, machine: MakeMachine, tmp_path: Path, index: str
+) -> None:
+    save(infra, "aws/ec2/i-2", "state", "2")
+    publish(infra)
+    if index == "sharded":
+        assert infra("datastore", "migrate-index").status == 0
+    second = machine("infra-2", "infra")
+    assert second("sync").status == 0
+    save(infra, WEB, "state", "newer")
+    with infra.open() as repo:
+        repo.artifacts.delete("aws/ec2/i-2", "state")
+    assert infra("sync").status == 0
+    shown = [("i-1", "state", 1), ("i-1", "state", 2)]
+    assert published(infra, tmp_path) == shown
+    for model, expected in (("i-3", [("i-3", "state", 1)]), ("i-4", [("i-4", "state", 1)])):
+        with second.open() as repo, repo.session([f"aws/ec2/{model}"]):
+            repo.artifacts.save(f"aws/ec2/{model}", "state", "three")
+        shown += expected
+        assert sorted(published(infra, tmp_path)) == shown
+    with second.open() as repo, repo.session(["aws/ec2/i-3"]):
+        repo.artifacts.delete("aws/ec2/i-3", "state")
+    assert sorted(published(infra, tmp_path)) == [*shown[:2], ("i-4", "state", 1)]
+
+
 def test_two_machines_of_a_namespace_do_not_quarrel_about_the_export(
     infra: Machine, machine: MakeMachine, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import json
 import os
 import re
@@ -19,7 +20,7 @@ from swampstore.clock import from_iso
 from swampstore.errors import ValidationError
 from swampstore.files import disk_errors, replacing
 from swampstore.formats import LARGEST_NUMBER
-from swampstore.layout import LARGEST_VERSION, ModelRef, check_segment
+from swampstore.layout import LARGEST_VERSION, DataRef, ModelRef, check_segment
 from swampstore.notices import notice
 
 # Every client writes these, in this order; the others are ours, and readers may ignore them.
@@ -223,11 +224,17 @@ PAUSE = timedelta(minutes=10)
 
 
 class Published(NamedTuple):
-    """The export that is on the remote, where the cache does not hold everything it describes."""
+    """The export that is on the remote, where the cache does not hold everything it describes.
+
+    `waits` tells whether something of a model changed here and was not pushed yet, `may_wait` also
+    whether that is possible.
+    """
 
     size: int
     modified: datetime
     open: Callable[[], BinaryIO]
+    waits: Callable[[ModelRef], bool]
+    may_wait: Callable[[ModelRef], bool]
 
 
 def refresh_export(
@@ -244,8 +251,8 @@ def refresh_export(
 
     Only if it is due: a row changed since the last one, and there are few rows or the last one is
     old enough; with `force`, always. `mark` is told the path, namespace in front, before it
-    changes. `published` returns the export to keep the rows of all those models from that this
-    catalog knows nothing of, None if it knows everything. Raises DiskError.
+    changes. `published` returns the export to keep all those rows from that others may know better
+    than this catalog, None if it knows everything. Raises DiskError.
     """
     path = f"{directory}/{EXPORT}"
     changes = catalog.changes
@@ -276,22 +283,46 @@ def _is_recent(moment: datetime, now: datetime) -> bool:
 
 def _rows(catalog: Catalog, published: Published | None) -> Iterator[Row]:
     """Yield what others may see: no tombstones, and nothing that waits for its commit."""
-    for rows in catalog.by_name():
-        yield from (row for row in rows if not row.is_deleted and not row.deferred)
-    if published is not None:
-        is_ours = lru_cache(maxsize=1024)(catalog.has_model)
-        with published.open() as file:
-            yield from _elsewhere(file, catalog.namespace, is_ours)
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(published.open()) if published else None
+        if published is None or file is None or not _is_readable(file, catalog.namespace):
+            for rows in catalog.by_name():
+                yield from _shown(rows)
+            return
+        ours: set[DataRef] = set()
+        waits = lru_cache(maxsize=1024)(published.waits)
+        may_wait = lru_cache(maxsize=1024)(published.may_wait)
+        for rows in catalog.by_name():
+            ref = rows[0].ref
+            if may_wait(ref.model) or any(_is_after(row, published.modified) for row in rows):
+                ours.add(ref)
+                yield from _shown(rows)
+        for row in ExportedRows(file, catalog.namespace):
+            if row.ref not in ours and not waits(row.ref.model):
+                yield row
 
 
-def _elsewhere(
-    file: BinaryIO, namespace: str, is_ours: Callable[[ModelRef], bool]
-) -> Iterator[Row]:
-    """Yield the rows of models that are not ours, as far as the file can be read."""
+def _shown(rows: Iterable[Row]) -> Iterator[Row]:
+    return (row for row in rows if not row.is_deleted and not row.deferred)
+
+
+def _is_readable(file: BinaryIO, namespace: str) -> bool:
+    """Whether an export can be read to its end."""
     try:
-        yield from (row for row in ExportedRows(file, namespace) if not is_ours(row.ref.model))
+        for _ in ExportedRows(file, namespace):
+            pass
     except ValidationError as error:
         notice("%s", error.message)
+        return False
+    file.seek(0)
+    return True
+
+
+def _is_after(row: Row, moment: datetime) -> bool:
+    try:
+        return from_iso(row.created_at) > moment
+    except (ValidationError, ValueError):
+        return False
 
 
 def _write(path: str, rows: Iterator[Row], mark: Callable[[], None], durable: bool) -> None:

@@ -21,7 +21,7 @@ from swampstore.files import disk_errors
 from swampstore.index.base import Base
 from swampstore.index.state import META_ETAG, Agreements
 from swampstore.index.workers import AttentiveStore
-from swampstore.layout import check_namespace
+from swampstore.layout import ModelRef, check_namespace
 from swampstore.namespaces.other import (
     ContentMemory,
     ForeignContent,
@@ -36,7 +36,7 @@ from swampstore.stores.protocol import Store
 if TYPE_CHECKING:
     from swampstore.catalog.select import LoadContent, Query
     from swampstore.namespaces.catalog_pull import PulledCatalogs
-    from swampstore.sync.opening import Connection, OpenRepo
+    from swampstore.sync.opening import OpenRepo
 
 
 def export_catalog(repo: OpenRepo, *, force: bool) -> bool:
@@ -65,7 +65,7 @@ def _export(repo: OpenRepo, *, force: bool) -> bool:
         now=repo.clock(),
         force=force,
         durable=config.durable,
-        published=(lambda: _published(repo.connection)) if is_remote else (lambda: None),
+        published=(lambda: _published(repo)) if is_remote else (lambda: None),
     )
 
 
@@ -74,8 +74,9 @@ def _nobody_waits(path: str) -> None:
     del path
 
 
-def _published(connection: Connection) -> Published | None:
+def _published(repo: OpenRepo) -> Published | None:
     """Return the export on the remote, None if there is none or the cache knows better."""
+    connection = repo.connection
     if _is_whole(connection.base):
         return None
     store = AttentiveStore(connection.store)
@@ -84,7 +85,14 @@ def _published(connection: Connection) -> Published | None:
         info = store.head(key)
     except ObjectNotFoundError:
         return None
-    return Published(info.size, info.last_modified, lambda: _fetched(store, key))
+
+    def waits(model: ModelRef) -> bool:
+        return repo.dirty.covers(connection.names.mark(model.rel), by_name=True)
+
+    def may_wait(model: ModelRef) -> bool:
+        return repo.dirty.covers(connection.names.mark(model.rel))
+
+    return Published(info.size, info.last_modified, lambda: _fetched(store, key), waits, may_wait)
 
 
 def _is_whole(base: Base) -> bool:
