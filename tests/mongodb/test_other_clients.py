@@ -275,6 +275,25 @@ def test_a_clock_of_another_client_that_is_ahead_hides_nothing_of_the_others(
     assert ben.files() == {ONE: b"1", TWO: b"2", "outputs/aws/ec2/run/three.yaml": b"3"}
 
 
+def test_a_clock_of_another_client_that_is_behind_hides_nothing_where_nobody_commits_afterwards(
+    machine: NewMachine, mongodb_remote: MongoRemote
+) -> None:
+    """What it dates before the last commit of ours is looked for, too."""
+    ana, ben = machine("ana"), machine("ben")
+    mongodb_remote.plant("", {"outputs/aws/ec2/run/three.yaml": b"3"})
+    ana.write(ONE, b"1")
+    ana.push()
+    ben.pull()
+    mongodb_remote.plant("", {TWO: b"2"})
+    theirs(mongodb_remote, TWO, timedelta(minutes=5))
+    ben.pull()
+    assert ben.read(TWO) == b"2"
+    theirs(mongodb_remote, TWO, timedelta(minutes=4), deletedAt="now")
+    ben.pull()
+    assert not ben.path(TWO).exists()
+    assert ben.pull().changes == 0
+
+
 def test_h70_a_machine_deletes_what_it_has_itself_pushed_and_nothing_it_has_not_seen(
     machine: NewMachine, mongodb_remote: MongoRemote
 ) -> None:

@@ -6,6 +6,7 @@ import random
 import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice
 
 import msgspec
 from msgspec.structs import replace
@@ -17,10 +18,12 @@ from swampstore.index.format import Document, Entry, RawEntries, decode_entry, e
 from swampstore.index.meta import Meta
 from swampstore.index.partitions import Homes, Scope
 from swampstore.index.state import GONE, PARTIAL, MetaSnapshot, meta_facts
+from swampstore.stores.paths import StoredPath
 
 _ATTEMPTS = 40
 _FIRST_PAUSE = 0.01
 _LONGEST_PAUSE = 0.5
+_PAGE = 1000
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -156,6 +159,18 @@ def next_origin(meta: Meta | None, *told: str | None) -> str | None:
     """
     known = next((one for one in (meta and meta.origin, *told) if one), None)
     return known or (new_write_id() if meta is None else None)
+
+
+def is_all_known(base: Base, found: Iterable[StoredPath]) -> bool:
+    """Whether the base knows all of these paths as they are; reads no further once it does not."""
+    paths = iter(found)
+    while page := list(islice(paths, _PAGE)):
+        known = base.get_many(one.rel for one in page)
+        for one in page:
+            before = known[one.rel].sha256 if one.rel in known else None
+            if one.problem or before != (None if one.is_deleted else one.sha256):
+                return False
+    return True
 
 
 # What a base remembers of a commit --------------------------------------------------------------

@@ -98,7 +98,7 @@ class Version3(IndexVersion):
 
     def is_unchanged(self, watch: Watch, agreed: Fingerprint) -> bool:
         """Whether no other client has changed a path, as far as it is time to ask."""
-        return watch.is_newest_path(agreed, cursor_of(agreed).modified)
+        return watch.are_paths_known(agreed, cursor_of(agreed))
 
     def proof(self, context: IndexContext, agreed: Fingerprint) -> Proof:
         """There is nothing that other clients would believe."""

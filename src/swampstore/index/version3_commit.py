@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Iterator
 from datetime import datetime
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,6 +16,7 @@ from swampstore.index.changes import (
     Change,
     attempts,
     index_moved,
+    is_all_known,
     new_write_id,
     scopes_of,
     seen_facts,
@@ -46,8 +46,6 @@ from swampstore.stores.paths import (
 
 if TYPE_CHECKING:
     from swampstore.index.version import IndexContext, Rebuild
-
-_PAGE = 1000
 
 
 def raw_of(one: StoredPath) -> msgspec.Raw:
@@ -253,18 +251,16 @@ def _last_change(
 
 def _last_of_ours(base: Base, change: Change, found: Iterator[StoredPath]) -> datetime | None:
     last = EPOCH
-    while page := list(islice(found, _PAGE)):
-        before = base.get_many(one.rel for one in page if one.rel not in change.rels)
-        for one in page:
-            if one.rel in change.rels:
-                entry = change.upserts.get(one.rel)
-                expected = entry and entry.sha256
-                last = max(last, one.modified or EPOCH)
-            else:
-                expected = before[one.rel].sha256 if one.rel in before else None
-            if one.problem or expected != (None if one.is_deleted else one.sha256):
-                return None
-    return last
+    theirs = []
+    for one in found:
+        if one.rel not in change.rels:
+            theirs.append(one)
+            continue
+        entry = change.upserts.get(one.rel)
+        if (entry and entry.sha256) != (None if one.is_deleted else one.sha256):
+            return None
+        last = max(last, one.modified or EPOCH)
+    return last if is_all_known(base, theirs) else None
 
 
 def rebuilt(work: Rebuild, number: int) -> int:

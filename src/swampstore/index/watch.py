@@ -9,14 +9,14 @@ old client goes unnoticed for that long. On version 2 the monolith is frozen and
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import msgspec
 from msgspec.structs import replace
 
 from swampstore.clock import Clock, asleep_too, from_iso, to_iso
 from swampstore.index.base import Base
-from swampstore.index.changes import index_moved, new_write_id, next_origin
+from swampstore.index.changes import index_moved, is_all_known, new_write_id, next_origin
 from swampstore.index.documents import Documents
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import Document
@@ -46,6 +46,7 @@ from swampstore.index.state import (
 )
 from swampstore.index.versions import version_of
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
+from swampstore.stores.paths import PathCursor
 from swampstore.stores.protocol import Fetched, ObjectInfo
 
 _MONOLITH_EVERY = timedelta(seconds=60)
@@ -148,12 +149,17 @@ class Watch:
         self._base.apply(facts={MONOLITH_CHECKED: to_iso(self._clock())})
         return True
 
-    def is_newest_path(self, agreed: Fingerprint, modified: datetime) -> bool:
-        """Whether no path changed after a moment, or it is not yet time to ask again."""
+    def are_paths_known(self, agreed: Fingerprint, since: PathCursor) -> bool:
+        """Whether no path changed since then, or it is not yet time to ask again.
+
+        A clock that is behind dates a change before what was seen last.
+        """
         if agreed.meta is not None and not self.is_check_due():
             return True
-        newest = self._documents.paths.newest_path(self._documents.root)
-        if newest is None or newest > modified:
+        paths, root = self._documents.paths, self._documents.root
+        if paths.newest_path(root) is None:
+            return False
+        if not is_all_known(self._base, paths.changed_paths(root, since)):
             return False
         self._base.apply(facts={MONOLITH_CHECKED: to_iso(self._clock())})
         return True
