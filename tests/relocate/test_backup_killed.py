@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from swampstore import open_repo
+from swampstore import Repo, open_repo
 from swampstore.relocate.backup import open_place, restore_backup, verify_backups
 from tests.support.backing_up import MODEL, backed_up, fill, held, restored
 from tests.support.forked import die_at_new_line, in_child, sources
@@ -107,3 +107,16 @@ def test_a_killed_restore_goes_on_when_it_is_done_again(
             path.write_bytes(b"\0" * path.stat().st_size)
     if was_killed:
         assert restored(place, new) == held(repo_dir / ".swamp")
+
+
+@pytest.mark.parametrize("left", [(), (f".{'0' * 36}.tmp",)])
+def test_a_restore_that_was_killed_as_it_began_goes_on(
+    left: tuple[str, ...], repo: Repo, tmp_path: Path
+) -> None:
+    (tmp_path / "place").mkdir()
+    fill(repo)
+    backed_up(repo, tmp_path / "place")
+    (tmp_path / "new/.swamp").mkdir(parents=True)
+    for name in left:
+        (tmp_path / "new/.swamp" / name).write_bytes(b"{")
+    assert restored(tmp_path / "place", tmp_path / "new") == held(repo.config.base)

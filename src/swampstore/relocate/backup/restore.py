@@ -27,6 +27,7 @@ from swampstore.layout import (
     LOCAL_DIR,
     MARKER,
     check_namespace,
+    is_temp,
 )
 from swampstore.marker import FORMAT_VERSION
 from swampstore.relocate.backup.format import (
@@ -174,7 +175,7 @@ class _Restoring:
         if self._is_mine():
             return
         for path in dict.fromkeys((self._directory, self._base)):
-            if path != self._local and os.path.isdir(path) and os.listdir(path):
+            if path != self._local and self._is_used(path):
                 raise AlreadyExistsError(
                     f"{path} is not empty",
                     hint="Restore into a directory of its own, then take from it what you need."
@@ -183,6 +184,14 @@ class _Restoring:
                 )
         os.makedirs(self._local, exist_ok=True)
         replace_file(self._state, self._mine(), durable=True)
+
+    def _is_used(self, path: str) -> bool:
+        """Whether there is more than what a restore leaves that was killed as it began."""
+        found = os.listdir(path) if os.path.isdir(path) else []
+        is_begun = found == [LOCAL_DIR] and path == self._directory and os.path.isdir(self._local)
+        return (
+            any(not is_temp(name) for name in os.listdir(self._local)) if is_begun else bool(found)
+        )
 
     def write_settings(self, *, durable: bool) -> None:
         """Make it a repository."""
