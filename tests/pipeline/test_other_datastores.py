@@ -1,7 +1,8 @@
-"""Two datastores in one bucket: jobs on the one at its root leave the other one alone."""
+"""A bucket with other things in it: jobs on the datastore at its root leave them alone."""
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from pathlib import Path
 
@@ -76,3 +77,29 @@ def test_a_lost_index_is_not_made_of_what_another_datastore_holds(
         path.unlink()
     assert ana("sync", "--full").status == 0
     assert not {rel for rel in listing(ana.cache) if rel.endswith("other/1/metadata.yaml")}
+
+
+@pytest.mark.parametrize("rel", ["terraform.tfstate", "photos/2026/05/x.jpg", "photos/1/raw"])
+def test_what_is_of_no_datastore_is_told_of_and_left_where_it_is(
+    ana: Machine, bob: Machine, bucket: Path, rel: str
+) -> None:
+    ana.put(MODEL, "state", "of ana")
+    assert ana("sync").status == 0
+    (bucket / rel).parent.mkdir(parents=True, exist_ok=True)
+    (bucket / rel).write_bytes(b"of somebody else")
+    (bucket / "files").mkdir()
+    (bucket / "files/report.txt").write_bytes(b"that a push has left")
+    (place,) = places_of(f"file://{bucket}")
+    seen = look(place)
+    assert seen.found() == {("orphan", "files/report.txt")}
+    with editing(place) as writer:
+        Repair(place, seen.damaged(), seen.having, writer, gives_up=True).run()
+        RebuildingHere(place, writer, rehash=False, grace=AT_ONCE).run_here()
+        assert rel not in writer.entries()
+    assert (bucket / rel).read_bytes() == b"of somebody else"
+    assert not (bucket / "files/report.txt").exists()
+    told = bob("pipeline", "verify", "--grace", "0", "--json")
+    assert told.status == 0, told.err
+    assert json.loads(told.out)["findings"] == {"stranger": 1}
+    assert bob("sync").status == 0
+    assert rel not in listing(bob.cache)

@@ -116,6 +116,15 @@ def other_datastores(rels: Iterable[str]) -> set[str]:
     return found
 
 
+def is_surely_ours(rel: str) -> bool:
+    """Whether a path of a remote is one of a datastore, whoever says so.
+
+    In a bucket without a prefix there may be anything else at the top, of programs that know
+    nothing of datastores. Only an index tells whether it is ours.
+    """
+    return rel.partition("/")[0] in DATASTORE_SUBDIRS or is_derived(rel)
+
+
 def is_lazy(rel: str) -> bool:
     """Whether a path is content that may stay on the remote until somebody reads it."""
     if rel.startswith("data/"):

@@ -239,7 +239,9 @@ def _reindexed_text(done: Reindexed) -> str:
     if done.leaving:
         lines.append(f"Left of deletions that go on: {counted(done.leaving, 'object')}.")
     if done.waiting:
-        lines.append(f"Too young to be anything but a push: {counted(done.waiting, 'object')}.")
+        lines.append(
+            f"Left out, as young, half of a version, or of something else: {done.waiting}."
+        )
     if done.contradicted:
         lines.append(
             f"Entries whose object is missing or another one: {done.contradicted};"

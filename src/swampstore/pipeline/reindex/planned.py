@@ -19,7 +19,7 @@ from swampstore.clock import to_iso
 from swampstore.index.format import Entry as IndexEntry
 from swampstore.index.format import encode_entry
 from swampstore.index.partitions import partition_of
-from swampstore.index.path_kinds import is_marker, is_metadata, unit_of
+from swampstore.index.path_kinds import is_marker, is_metadata, is_surely_ours, unit_of
 from swampstore.layout import METADATA, RAW
 from swampstore.pipeline.evidence.gathering import Task, as_listed, readable_content
 from swampstore.pipeline.evidence.rows import Entry, Path, Seen, TrustRules, believed, paths_in
@@ -82,8 +82,8 @@ class Plan:
     """How one place is planned; it travels to the tasks.
 
     Entries that are written carry the `commit_seq`. What only one of the `hidden` shards says was
-    never visible. An object that nobody names is entered if the plan `adopts` such, and if it is
-    neither left of a deletion nor of half a version.
+    never visible. An object that nobody names is entered if the plan `adopts` such, if it is where
+    a datastore has any, and neither left of a deletion nor of half a version.
     """
 
     place: Place
@@ -182,7 +182,7 @@ class Plan:
         if self.trust.removes(path):
             return LEAVING
         is_old = self.adopts and seen.last_modified <= self.trust.since
-        return ADOPTED if is_old else WAITING
+        return ADOPTED if is_old and is_surely_ours(path.rel) else WAITING
 
     def _fate_of_entry(self, entry: Entry, seen: Seen | None) -> str:
         claim = entry.claim
@@ -248,8 +248,9 @@ class Reindexed:
 
     `kept` entries are as they were, `made` and `hashed` ones were hashed, `adopted` are objects
     that no entry named. `contradicted` entries stay, though their object is missing or another
-    one: `verify` tells more. `waiting` objects are too young to be anything but a push, or are half
-    of a version. `leaving` are left of deletions, and are removed by whoever finishes those.
+    one: `verify` tells more. `waiting` objects are too young to be anything but a push, are half of
+    a version, or of something else. `leaving` are left of deletions, and are removed by whoever
+    finishes those.
     `findings` is a table of all but the kept ones, None if there are none; a list if this process
     did it. `metrics` tell what was asked of the stores.
     """

@@ -187,7 +187,10 @@ _WITH_FILES = f"{FOUND}, unit string, files binary"
 # If objects are being removed, some of these are.
 _LOOKED_AT_AGAIN = 200
 _NOT_MENDED = frozenset(
-    {kinds.IN_FLIGHT, kinds.BEHIND_LATEST, kinds.UNREMOVED, *kinds.OF_DOCUMENTS}
+    {
+        *(kinds.IN_FLIGHT, kinds.STRANGER, kinds.BEHIND_LATEST, kinds.UNREMOVED),
+        *kinds.OF_DOCUMENTS,
+    }
 )
 
 

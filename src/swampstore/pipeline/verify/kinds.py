@@ -52,6 +52,7 @@ MISSING_LATEST = "missing-latest"
 DANGLING_LATEST = "dangling-latest"
 # What is no damage.
 IN_FLIGHT = rules.IN_FLIGHT
+STRANGER = "stranger"
 BEHIND_LATEST = "behind-latest"
 # What a repair could not save.
 LOST = "lost"
@@ -87,6 +88,7 @@ KINDS: Mapping[str, Kind] = {
     MISSING_LATEST: Kind("warning", "a data name has versions, and no `latest`"),
     DANGLING_LATEST: Kind("error", "`latest` names no version that is there"),
     IN_FLIGHT: Kind("info", "written so recently that it may belong to a push that is going on"),
+    STRANGER: Kind("info", "an object of something else: it is not where a datastore has any"),
     BEHIND_LATEST: Kind("info", "`latest` is not the highest version; the next pull settles it"),
     LOST: Kind("error", "could not be restored from anywhere; what was left is in quarantine"),
 }

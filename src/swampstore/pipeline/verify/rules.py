@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from swampstore.artifacts.latest import MarkerProblem, latest_of, marker_problem
+from swampstore.index.path_kinds import is_surely_ours
 from swampstore.index.rules import fault_of_object
 from swampstore.layout import LATEST, METADATA, RAW
 from swampstore.pipeline.evidence.rows import Path, TrustRules, believed, why_forbidden
@@ -123,6 +124,8 @@ def _kind(file: File) -> str | None:
     kind = fault_of_object(
         is_named=file.is_named, is_there=file.there is not None, is_young=file.is_young
     )
+    if kind == kinds.ORPHAN and not is_surely_ours(file.rel):
+        return kinds.STRANGER
     if kind is not None or file.there is None:
         return kind
     # However young the object is: the index knows what it should be.
