@@ -103,3 +103,44 @@ def test_what_is_of_no_datastore_is_told_of_and_left_where_it_is(
     assert json.loads(told.out)["findings"] == {"stranger": 1}
     assert bob("sync").status == 0
     assert rel not in listing(bob.cache)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_what_is_of_no_datastore_does_not_become_data_where_there_is_no_index(
+    ana: Machine, bob: Machine, bucket: Path, is_new: bool
+) -> None:
+    if not is_new:
+        ana.put(MODEL, "state", "of ana")
+        assert ana("sync").status == 0
+    (bucket / "terraform.tfstate").write_bytes(b"of somebody else")
+    (bucket / "photos").mkdir()
+    (bucket / "photos/x.jpg").write_bytes(b"of somebody else as well")
+    if not is_new:
+        for path in [*(bucket / "_index").glob("*"), bucket / ".datastore-index.json"]:
+            path.unlink()
+    bob.put(MODEL, "other", "of bob")
+    assert bob("sync").status == 0
+    (place,) = places_of(f"file://{bucket}")
+    with editing(place) as writer:
+        named = {rel.partition("/")[0] for rel in writer.entries()}
+    assert named <= {"data", "audit"}
+    assert bob.get(MODEL, "other") == "of bob"
+    if not is_new:
+        assert bob.get(MODEL, "state") == "of ana"
+    assert not {"terraform.tfstate", "photos/x.jpg"} & {*listing(bob.cache)}
+
+
+def test_a_file_at_the_top_that_was_shared_is_still_there_after_the_index_was_lost(
+    ana: Machine, bob: Machine, bucket: Path
+) -> None:
+    ana.put(MODEL, "state", "of ana")
+    (ana.cache / "notes").mkdir()
+    (ana.cache / "notes/today.txt").write_bytes(b"of ana, too")
+    assert ana("sync", "--full").status == 0
+    assert (bucket / "notes/today.txt").exists()
+    for path in [*(bucket / "_index").glob("*"), bucket / ".datastore-index.json"]:
+        path.unlink()
+    assert bob("sync").status == 0
+    assert ana("sync").status == 0
+    assert bob("sync").status == 0
+    assert (bob.cache / "notes/today.txt").read_bytes() == b"of ana, too"

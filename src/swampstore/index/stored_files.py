@@ -17,7 +17,7 @@ from swampstore.errors import MetadataError
 from swampstore.index.base import Base, Known
 from swampstore.index.documents import Documents
 from swampstore.index.format import Entry, RawEntries, decode_entry, encode_entry, entry_known
-from swampstore.index.path_kinds import is_metadata, other_datastores
+from swampstore.index.path_kinds import is_metadata, is_surely_ours, other_datastores
 from swampstore.index.path_map import Names
 from swampstore.index.removals import Notes, read_notes
 from swampstore.layout import RAW
@@ -71,10 +71,12 @@ class StoredFiles:
 
         Other namespaces, and other datastores, may have directories below the root. Uploads of ours
         that no index names yet are about to be committed, and then with their hashes. What is left
-        of a deletion does not come back.
+        of a deletion does not come back. What is not where a datastore has anything is ours only if
+        the base has known it as such.
         """
         notes = self.notes() if listed else Notes()
-        known = self._base.get_many(rel for rel in listed if notes.mention(rel))
+        doubtful = (rel for rel in listed if notes.mention(rel) or not is_surely_ours(rel))
+        known = self._base.get_many(doubtful)
         foreign = tuple(other_datastores(listed))
         noted = self._base.noted_uploads(listed)
         ours = {rel for rel, (_, token) in noted.items() if token}
@@ -86,6 +88,7 @@ class StoredFiles:
             and rel not in half
             and not notes.name(rel, info, _sha256_of(info, known.get(rel)))
             and not rel.startswith(foreign)
+            and (is_surely_ours(rel) or rel in known)
             and self._names.why_not(rel) is None
         }
 

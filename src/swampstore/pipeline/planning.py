@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY
-from swampstore.index.path_kinds import other_datastores, shows_namespace
+from swampstore.index.path_kinds import is_surely_ours, other_datastores, shows_namespace
 from swampstore.index.removals import read_notes
 from swampstore.index.workers import Deadline, in_parallel
 from swampstore.layout import (
@@ -252,7 +252,7 @@ def holds_files(place: Place, store: Store) -> bool:
     """Whether a place has any object that an index would name; looks until it has found one."""
     notes = read_notes(store, place.names(), strict=True)
     return any(
-        not one.internal and not notes.name(one.rel, one.info, None)
+        is_surely_ours(one.rel) and not one.internal and not notes.name(one.rel, one.info, None)
         for piece in pieces(place, store, 1)
         for one in listed(piece, store)
     )

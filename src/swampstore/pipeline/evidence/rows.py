@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from swampstore.index.partitions import partition_of
-from swampstore.index.path_kinds import unit_of
+from swampstore.index.path_kinds import is_surely_ours, unit_of
 from swampstore.index.path_map import is_safe
 from swampstore.index.removals import Notes
 from swampstore.index.version import IndexVersion
@@ -316,6 +316,7 @@ def believed(path: Path, trust: TrustRules) -> Entry | None:
         return Entry(best, strays)
     seen = path.seen
     is_data = seen is not None and not seen.internal
+    is_data = is_data and (bool(path.claims) or is_surely_ours(path.rel))
     if seen is not None and is_data and trust.assumes(home) and not trust.removes(path):
         return Entry(Claim(None, seen.size), is_assumed=True)
     return None
