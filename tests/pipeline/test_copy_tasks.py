@@ -37,6 +37,7 @@ from swampstore.pipeline.copy.outcomes import (
 )
 from swampstore.pipeline.copy.tasks import ObjectCopier, units_of
 from swampstore.pipeline.index_writer import committer
+from swampstore.pipeline.places import places_of
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.protocol import payload as payload_of
 from tests.support.copying import (
@@ -422,3 +423,14 @@ def test_a_directory_that_is_used_in_place_is_no_target(source: Bucket, repo_dir
         repo.artifacts.save("aws/ec2/i-1", "state", b"x")
     with pytest.raises(ValidationError, match="in place"):
         ends_of([source.place], str(repo_dir), None, None)
+
+
+def test_a_directory_that_no_repository_named_may_be_copied_as_it_is(
+    target: Bucket, tmp_path: Path
+) -> None:
+    (tmp_path / "share/data").mkdir(parents=True)
+    [source] = places_of(f"filesystem:{tmp_path / 'share'}")
+    [ends] = ends_of([source], target.url, None, None)
+    border = Border(ends)
+    assert border.why_not(f"{MODEL}/state/1/raw") is None
+    assert border.why_not("secrets/local/key") is not None

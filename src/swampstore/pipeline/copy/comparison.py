@@ -428,8 +428,12 @@ class Border:
 
 
 def _routing_of(source: Place) -> Routing:
-    """Return what of a directory that is used in place is not shared; a store has only shared."""
-    return Routing() if source.indexed else _config_of(source).routing
+    """Return what of a directory that is used in place is not shared; a store has only shared.
+
+    Of one that was not named by a repository nobody knows the settings.
+    """
+    is_known = not source.indexed and os.path.isdir(source.target)
+    return _config_of(source).routing if is_known else Routing()
 
 
 def _namespaces_of(place: Place) -> set[str]:
