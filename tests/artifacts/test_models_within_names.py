@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from swampstore import Repo, open_repo
 from swampstore.errors import ValidationError
 from swampstore.files import Tree
+from swampstore.retention.data_gc import gc
 from swampstore.retention.model_deletion import delete_model
 from tests.catalog.test_catalog import assert_equals_disk
 from tests.support.broken_store import Killed
@@ -63,6 +65,21 @@ def test_deleting_a_name_leaves_the_data_of_a_model_that_is_called_so(repo: Repo
     assert repo.list_versions(OUTER, "prod") == []
     assert not Path(repo.tree.path(f"data/{OUTER}/prod/latest")).exists()
     assert repo.model(INNER).id == "prod"
+
+
+def test_a_plan_counts_no_data_name_of_a_model_within_as_a_version(repo: Repo) -> None:
+    save_outer(repo)
+    assert [one.version_count for one in delete_model(repo, OUTER, dry_run=True).plan.names] == [2]
+
+
+def test_a_name_that_has_expired_goes_though_there_is_data_of_a_model_within(
+    repo_dir: Path, repo: Repo
+) -> None:
+    repo.artifacts.save(OUTER, "prod", "outer", lifetime="1h")
+    later = repo.clock() + timedelta(hours=2)
+    with open_repo(repo_dir, durable=False, clock=lambda: later) as once_more:
+        assert gc(once_more).warnings == ()
+    assert repo.list_versions(OUTER, "prod") == []
 
 
 def test_a_deletion_that_was_killed_between_versions_is_finished(

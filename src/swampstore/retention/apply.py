@@ -72,7 +72,7 @@ def _remove(mutations: Mutations, target: Target, change: Change) -> str | None:
     ref, tree = target.ref, mutations.tree
     try:
         with disk_errors(tree.path(ref.rel)):
-            present = on_disk.version_numbers(tree, ref)
+            present = on_disk.own_numbers(tree, ref)
             if not target.is_still_due():
                 mutations.record_rest(ref)
                 return f"{ref} stays: it is not what the catalog said it was"

@@ -201,7 +201,7 @@ def _is_still_due(
     """Whether the files as they are lead to the same decision. The name's lock is held."""
     if removal.whole_name:
         # Claims of writers at work are no versions yet, but would go with the name.
-        present = on_disk.version_numbers(repo.tree, ref)
+        present = on_disk.own_numbers(repo.tree, ref)
         if present != [version.version for version in removal.versions]:
             return False
     rows = rows_on_disk(repo.tree, repo.config.namespace, ref)

@@ -393,7 +393,7 @@ def _is_unchanged(repo: Repo, ref: DataRef, planned: DataTotals) -> bool:
     """Whether the files say what the catalog said. The name's lock is held."""
     rows = rows_on_disk(repo.tree, repo.config.namespace, ref)
     # Claims of writers at work are no versions yet, but would go with the name.
-    present = len(on_disk.version_numbers(repo.tree, ref))
+    present = len(on_disk.own_numbers(repo.tree, ref))
     return present == planned.version_count and data_totals(rows) == planned
 
 

@@ -130,7 +130,7 @@ class ModelDeletion:
     def _clear_claims(self) -> None:
         """Take away what dead writers left of names that never had a version."""
         for ref in self._files.claims():
-            self._repo.mutations.clear(ref, on_disk.version_numbers(self._tree, ref))
+            self._repo.mutations.clear(ref, on_disk.own_numbers(self._tree, ref))
 
     def _planned(self) -> ModelPlan:
         outputs = self._files.outputs()
@@ -145,7 +145,7 @@ class ModelDeletion:
         )
 
     def _totals(self, ref: DataRef) -> DataTotals:
-        versions = on_disk.version_numbers(self._tree, ref)
+        versions = on_disk.own_numbers(self._tree, ref)
         self._versions[ref] = versions
         # Damaged metadata keeps nobody from deleting what it describes.
         stored = on_disk.stored_versions(self._tree, ref, lambda *_: None)
@@ -214,7 +214,7 @@ class ModelDeletion:
 
     def _is_as_planned(self, ref: DataRef, versions: list[int]) -> bool:
         """Whether nobody saved or deleted a version since; one that is gone altogether is."""
-        now = on_disk.version_numbers(self._tree, ref)
+        now = on_disk.own_numbers(self._tree, ref)
         return not now or now == versions
 
     def _drop_directory(self) -> None:
