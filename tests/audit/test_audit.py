@@ -508,3 +508,12 @@ def test_what_is_no_file_keeps_no_events_away(repo: Repo, kind: str) -> None:
     place = Path(repo.tree.path("audit/commands-2026-05-14-other.jsonl"))
     place.mkdir() if kind == "directory" else os.mkfifo(place)
     assert "data put" in commands_of(repo)
+
+
+def test_a_damaged_note_of_a_move_stops_nobody(repo: Repo) -> None:
+    note = Path(repo.config.local_dir, HOME, "moving")
+    note.parent.mkdir(parents=True, exist_ok=True)
+    note.write_bytes(b"\xff\x00\n\xfe")
+    record(repo, "data", command="data put")
+    assert seal(repo, everything=True) == 0
+    assert commands_of(repo) == ["data put"]

@@ -228,7 +228,8 @@ def _finish_move(config: Config) -> None:
         return
     try:
         with _alone(config):
-            before, _, name = (read_file(announced) or b"").decode().partition("\n")
+            told = (read_file(announced) or b"").decode("utf-8", "replace")
+            before, _, name = told.partition("\n")
             if name != os.path.basename(after):
                 return
             os.makedirs(after, exist_ok=True)
