@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import json
 import os
 import stat
@@ -219,6 +220,24 @@ def test_a_secret_that_is_too_old_is_made_anew_by_its_hook(
     vault.put("token", "by hand")
     source.write_text("newest")
     assert vault.get("token") == "by hand"
+
+
+def test_a_secret_that_is_due_can_be_read_where_nothing_can_be_written(
+    vault: Vault, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vault.put("token", "old")
+    vault.refresh_by("token", "echo new", "1h")
+    clock.advance(hours=2)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(local_encryption, "replace_file", full)
+        assert vault.get("token") == "new"
+        patched.setattr(local_encryption, "make_private_dir", full)
+        assert vault.get("token") == "old"
+    assert vault.get("token") == "new"
 
 
 # The key ---------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Self
 from swampstore.artifacts.name_lock import NameLocks
 from swampstore.clock import to_iso
 from swampstore.config import expand
-from swampstore.errors import ConfigError, MissingExtraError
+from swampstore.errors import ConfigError, DiskError, MissingExtraError
 from swampstore.files import disk_errors, read_file, remove_old_temps, replace_file, sync_dir
 from swampstore.formats import refuse_newer
 from swampstore.layout import is_always_local
@@ -168,7 +168,10 @@ class LocalEncryption(Provider):
         """Return the value of a secret, a new one if it has a hook and is too old."""
         value = self._value(key)
         if is_due(self._hook(key), self._place.clock()):
-            value = self._refreshed(key)
+            try:
+                value = self._refreshed(key)
+            except DiskError as error:
+                notice("the secret %s of %s is old: %s", key, self._place.name, error.message)
         return value
 
     def _value(self, key: str) -> str:
@@ -247,7 +250,10 @@ class LocalEncryption(Provider):
             if value is None:
                 notice("the secret %s of the vault %s is old", key, self._place.name)
                 return old
-            self._renew(key, value, hook)
+            try:
+                self._renew(key, value, hook)
+            except (OSError, DiskError) as error:  # the old one may be worth nothing any more
+                notice("the new value of the secret %s was not kept: %s", key, error)
             return value
 
     # The key -------------------------------------------------------------------------------
