@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import sqlite3
 import subprocess
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -355,6 +357,26 @@ def test_runs_are_listed_where_nothing_can_be_written(
     assert read_only(repo_dir, "runs", "show", "done", "--here")["status"] == "succeeded"
     with open_repo(repo_dir) as repo:
         assert [run.id for run in Tracker(repo).reap()] == ["killed"]
+
+
+def test_a_full_disk_is_told_as_such_and_the_doctor_looks_at_the_rest(repo_dir: Path) -> None:
+    with (
+        open_repo(repo_dir) as repo,
+        Tracker(repo).running(METHOD, run_id="done", model=MODEL, method="scan"),
+    ):
+        pass
+
+    def fill_the_disk() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+
+    def found(*command: str) -> dict[str, Any]:
+        program = [sys.executable, "-m", "swampstore", *command, "--json", "--repo", str(repo_dir)]
+        done = subprocess.run(program, capture_output=True, check=False, preexec_fn=fill_the_disk)
+        assert b"defect" not in done.stderr
+        return cast("dict[str, Any]", json.loads(done.stdout or done.stderr))
+
+    assert found("runs", "list", "--here")["code"] == "disk_error"
+    assert "strangers" in {check["check"] for check in found("doctor")["healthFindings"]}
 
 
 # Elsewhere --------------------------------------------------------------------------------------

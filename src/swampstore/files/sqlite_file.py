@@ -116,10 +116,7 @@ class SqliteFile(ABC):
             self._forget()
         elif is_about_the_disk(error) and not os.path.isdir(self.path):
             self._forget()
-            raise DiskError(
-                f"{self.path} cannot be used: {error}",
-                hint="Check free space and permissions; nothing was lost, it can be made anew.",
-            ) from error
+            raise unusable(self.path, error) from error
         elif self._is_damage(error):
             self._heal()
         else:
@@ -203,6 +200,14 @@ def code_of(error: sqlite3.Error) -> int:
 def is_about_the_disk(error: sqlite3.Error) -> bool:
     """Whether the disk refuses, and not the file."""
     return code_of(error) in _DISK
+
+
+def unusable(path: str, error: sqlite3.Error) -> DiskError:
+    """Return the error for a file that the disk keeps from being used."""
+    return DiskError(
+        f"{path} cannot be used: {error}",
+        hint="Check free space and permissions; nothing was lost, it can be made anew.",
+    )
 
 
 def _file_id(path: str) -> tuple[int, int] | None:

@@ -10,7 +10,7 @@ import contextlib
 import sqlite3
 from typing import TypeVar
 
-from swampstore.files.sqlite_file import Work, code_of, view_sqlite
+from swampstore.files.sqlite_file import Work, code_of, is_about_the_disk, unusable, view_sqlite
 from swampstore.formats import NEWEST, refuse_newer
 from swampstore.index.base_file import BaseFile
 from swampstore.index.errors import SyncError
@@ -58,9 +58,17 @@ class TrackerFile(BaseFile):
         return version == NEWEST[KIND]
 
     def view(self, work: Work[T]) -> T | None:
-        """Run `work` on the file as it is, without a byte written; None if it is not ours yet."""
-        with contextlib.closing(view_sqlite(self.path)) as db:
-            return work(db) if self._is_ours(db) else None
+        """Run `work` on the file as it is, without a byte written; None if it is not ours yet.
+
+        Raises DiskError where not even that is possible: SQLite needs memory beside a log.
+        """
+        try:
+            with contextlib.closing(view_sqlite(self.path)) as db:
+                return work(db) if self._is_ours(db) else None
+        except sqlite3.Error as error:
+            if is_about_the_disk(error):
+                raise unusable(self.path, error) from error
+            raise
 
     def _start_afresh(self, db: sqlite3.Connection) -> None:
         """Make what is missing; what is there, perhaps another client's, stays."""
