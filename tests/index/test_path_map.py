@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from swampstore.errors import ValidationError
@@ -122,6 +122,27 @@ def test_a_path_crosses_if_and_only_if_every_rule_lets_it(rel: str, namespace: s
     local = Routing(directories=[one for one in DATASTORE_SUBDIRS if one != "logs"])
     names = Names("/cache", namespace, local)
     assert (names.why_not(rel) is None) == slowly_may_cross(rel, namespace)
+
+
+@settings(max_examples=500)
+@given(PATHS, st.lists(PATHS, max_size=3), st.sampled_from(["", "infra", "n" * 1000]))
+@example("data/aws/ec2/i-1/state/3", ["metadata.yaml", "raw"], "")
+@example("data/aws", ["secrets", "x" * 250], "infra")
+def test_names_cross_together_only_if_each_does(
+    directory: str, inside: list[str], namespace: str
+) -> None:
+    local = Routing(directories=[one for one in DATASTORE_SUBDIRS if one != "logs"])
+    for routing in (local, Routing(), Routing(exclude=["*.raw"])):
+        names = Names("/cache", namespace, routing)
+        if names.may_all_cross(directory, inside):
+            assert not routing.exclude
+            assert all(names.why_not(f"{directory}/{name}") is None for name in inside)
+
+
+def test_plain_names_are_told_at_a_glance() -> None:
+    names = Names("/cache", "", Routing())
+    assert names.may_all_cross("data/aws/ec2/i-1/state/3", ["metadata.yaml", "raw"])
+    assert not names.may_all_cross("data/aws/ec2/i-1/state/3", ["metadata.yaml", ".lock"])
 
 
 def test_ordinary_paths_of_a_datastore_are_plain() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -123,16 +123,19 @@ class Base:
         sql = f"SELECT {_COLUMNS} FROM known WHERE rel IN"
         return {row[0]: _known(row) for row in self._matching(sql, rels)}
 
-    def below(self, prefix: str) -> Iterator[Known]:
-        """Yield what is known of a path and of everything below it; "" is the root."""
-        if not prefix:
-            yield from map(_known, self._pages(_COLUMNS, "", _AFTER_ALL_TEXT))
-            return
-        exact = self.get(prefix)
-        if exact is not None:
+    def below(self, prefix: str, other_than: Container[str] = ()) -> Iterator[Known]:
+        """Yield what is known of a path and of everything below it; "" is the root.
+
+        Of paths that are to be left out, next to nothing is done.
+        """
+        exact = self.get(prefix) if prefix else None
+        if exact is not None and exact.rel not in other_than:
             yield exact
         # "0" is the character behind "/", so this is neither "a-b" nor "a0" for "a".
-        yield from map(_known, self._pages(_COLUMNS, f"{prefix}/", f"{prefix}0"))
+        bounds = (f"{prefix}/", f"{prefix}0") if prefix else ("", _AFTER_ALL_TEXT)
+        yield from (
+            _known(row) for row in self._pages(_COLUMNS, *bounds) if row[0] not in other_than
+        )
 
     def is_held_below(self, prefixes: Sequence[str]) -> bool:
         """Whether the content of anything below one of these paths came here."""

@@ -111,14 +111,14 @@ class OwnDirectory:
     def _as_seen(self, rel: str) -> _Seen | None:
         """Return what was seen of a directory if the same names are in it as then."""
         seen = self._seen.get(rel)
-        if seen is None or seen.signature != signature_of(os.lstat(self._names.local(rel))):
+        if seen is None or seen.signature != signature_of(os.lstat(f"{self._source}/{rel}")):
             return None
         return seen
 
     def _look_at(self, rel: str, *, deep: bool) -> _Seen | None:
         """Look at what is in a directory, None if something would have to stay."""
         began_ns = time.time_ns()
-        now = signature_of(os.lstat(self._names.local(rel)))
+        now = signature_of(os.lstat(f"{self._source}/{rel}"))
         directory = self._directory(rel)
         if directory is None or not self._may_go(directory, deep=deep):
             return None
@@ -131,7 +131,7 @@ class OwnDirectory:
     def _directory(self, rel: str) -> Directory | None:
         """Return what is in a directory, None if that is also links or other special files."""
         subdirs, files = [], []
-        with os.scandir(self._names.local(rel)) as entries:
+        with os.scandir(f"{self._source}/{rel}") as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     subdirs.append(entry.name)
@@ -143,7 +143,10 @@ class OwnDirectory:
 
     def _may_go(self, directory: Directory, *, deep: bool) -> bool:
         rel, subdirs, files = directory
-        if any(self._names.why_not(f"{rel}/{name}") for name in (*subdirs, *files)):
+        names = (*subdirs, *files)
+        if not self._names.may_all_cross(rel, names) and any(
+            self._names.why_not(f"{rel}/{name}") for name in names
+        ):
             return False
         if not directory.is_version:
             return True

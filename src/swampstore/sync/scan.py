@@ -224,8 +224,8 @@ class LocalScan:
     def _missing(self, rel: str, seen: Container[str], scope: Scope | None) -> list[Known]:
         return [
             known
-            for known in self._base.below(rel)
-            if known.rel not in seen and (scope is None or scope.covers(known.rel))
+            for known in self._base.below(rel, other_than=seen)
+            if scope is None or scope.covers(known.rel)
         ]
 
     def _is_deleted(self, known: Known, marked: str) -> bool:
@@ -267,6 +267,7 @@ class LocalScan:
             ):
                 scan.unfinished.append(f"{prefix}{RAW}")
                 continue  # a version that nobody may see before it is committed
+            may_cross = self._names.may_all_cross(directory, [*names])
             for entry in entries:
                 child = f"{prefix}{entry.name}"
                 if entry.is_dir(follow_symlinks=False):
@@ -282,19 +283,23 @@ class LocalScan:
                 except FileNotFoundError:
                     continue
                 scan.looked_at += 1
-                if reason := self._why_not(child, status):
+                if may_cross and stat.S_ISREG(status.st_mode):
+                    yield _File(child, signature_of(status))
+                elif reason := self._why_not(child, status):
                     self._leave_out(child, reason, scan)
                 else:
                     yield _File(child, signature_of(status))
 
     def _entries(self, rel: str) -> list[os.DirEntry[str]]:
         path = self._names.local(rel) if rel else self._names.root
-        with disk_errors(path):
-            try:
-                with os.scandir(path) as found:
-                    return list(found)
-            except FileNotFoundError:
-                return []
+        try:
+            with os.scandir(path) as found:
+                return list(found)
+        except FileNotFoundError:
+            return []
+        except OSError:
+            with disk_errors(path):
+                raise
 
     def _may_enter(self, rel: str, name: str) -> bool:
         if is_temp(name):
