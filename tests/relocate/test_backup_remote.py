@@ -129,6 +129,22 @@ def test_files_that_the_settings_keep_on_the_machine_are_told(
     assert "settings keep" not in ana("backup", "create", str(place)).err
 
 
+def test_content_that_the_settings_keep_on_its_machine_is_no_damage(
+    ana: Machine, bob: Machine, bucket: Path, place: Path, tmp_path: Path
+) -> None:
+    for machine in (ana, bob):
+        machine.use(bucket, exclude=["data/aws/ec2/i-2/**/raw"])
+    with ana.open() as repo, repo.session():
+        fill(repo)
+    done = bob("backup", "create", str(place), "--json")
+    assert (done.status, done.json["leftOut"]) == (0, [])
+    assert {one["reason"] for one in done.json["skipped"]} == {
+        "the settings keep its content on its machine"
+    }
+    wanted = {rel: data for rel, data in held(bucket).items() if "/i-2/" not in rel}
+    assert restored(place, tmp_path / "new") == wanted
+
+
 def test_only_the_own_namespace_is_backed_up(
     ana: Machine, bob: Machine, bucket: Path, place: Path, tmp_path: Path
 ) -> None:

@@ -229,12 +229,19 @@ class RemoteSource:
         for unit, entries in units.items():
             if is_version(unit, entries) and f"{unit}/{METADATA}" not in entries:
                 collected.skipped.append(LeftOut(unit, "a version without its metadata"))
+            elif is_version(unit, entries) and self._is_kept_apart(f"{unit}/{RAW}", entries):
+                reason = "the settings keep its content on its machine"
+                collected.skipped.append(LeftOut(unit, reason))
             elif files := self._there(entries):
                 self._count(collected.settle(unit, files, None))
             else:
                 todo.append((unit, entries))
         self._fetch_all(todo, commit, collected)
         return collected
+
+    def _is_kept_apart(self, raw: str, entries: Mapping[str, Entry]) -> bool:
+        """Whether content is not there because it stays on its machine: it is not lost."""
+        return raw not in entries and self._names.routing.is_local(raw)
 
     def _there(self, entries: Mapping[str, Entry]) -> list[FileEntry]:
         """Return the files of a unit if the place has all of them; none otherwise."""
