@@ -429,3 +429,16 @@ def test_what_was_deleted_before_a_namespace_was_left_stays_deleted(
     assert ana("sync").status == 0
     assert ana.get(MODEL, "other") == "two"
     assert ana("data", "get", MODEL, "state").status != 0
+
+
+def test_a_namespace_that_was_never_used_is_given_up_with_the_choice_of_another(
+    ana: Machine, bob: Machine
+) -> None:
+    for name in ("infar", "infra"):
+        assert ana("datastore", "namespace", "set", name).status == 0
+    assert bob("datastore", "namespace", "set", "infar").status == 0
+    assert bob("datastore", "namespace", "set", "infra").status == 1
+    ana.put(MODEL, "state", "one")
+    assert ana("sync").status == 0
+    assert ana("datastore", "namespace", "set", "web").status == 0
+    assert bob("datastore", "namespace", "set", "infra").status == 1

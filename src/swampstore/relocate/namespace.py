@@ -298,6 +298,8 @@ def set_namespace(repo: Repo, slug: str) -> NamespaceSet:
         if slug != config.namespace:
             _share_deletions(repo)
             _switch(repo, slug)
+            if config.namespace:
+                registry.remove_unused(config.namespace, config.repo_id)
     return NamespaceSet(slug, config.base, _where_data_stays(repo, slug))
 
 
