@@ -58,6 +58,25 @@ def test_a_reindex_adopts_no_metadata_without_its_content(
         assert [one.version for one in repo.versions(MODEL, name)] == ([] if is_new else [1])
 
 
+@pytest.mark.parametrize("is_new", [False, True])
+def test_an_index_that_was_lost_is_made_without_metadata_that_has_no_content(
+    ana: Machine, bob: Machine, bucket: Path, is_new: bool
+) -> None:
+    ana.put(MODEL, "image", "good")
+    assert ana("sync").status == 0
+    name, version = ("other", 1) if is_new else ("image", 2)
+    half_pushed(ana, bucket, name, f"{version}/metadata.yaml", *(["latest"] if is_new else []))
+    for path in [*(bucket / "_index").glob("*"), bucket / ".datastore-index.json"]:
+        path.unlink()
+
+    done = reindexed(f"file://{bucket}")
+    assert (done.made, done.waiting) == (3, 2 if is_new else 1)
+    assert bob("sync").status == 0
+    assert bob.get(MODEL, "image") == "good"
+    with bob.open() as repo:
+        assert [one.version for one in repo.versions(MODEL, name)] == ([] if is_new else [1])
+
+
 def test_a_reindex_adopts_a_version_that_arrived_as_a_whole(
     ana: Machine, bob: Machine, bucket: Path
 ) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
+from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -126,7 +127,7 @@ class Plan:
                 continue
             if fate not in NEW and not (fate == KEPT and self.rehash):
                 yield _as_it_is(path, entry, fate)
-            elif (content := path.content) is not None and fate != ADOPTED:
+            elif (content := path.content) is not None and not _is_untold(path, fate):
                 yield self._settled(path, entry, fate, content.sha256)
             else:
                 unread.append((path, entry, fate))
@@ -134,7 +135,8 @@ class Plan:
         def settled(one: tuple[Path, Entry | None, str]) -> Planned:
             path, entry, fate = one
             assert path.seen is not None
-            if fate == ADOPTED and not self._is_complete(store, path.rel):
+            since = self.trust.since if fate == ADOPTED else None
+            if _is_untold(path, fate) and not self._is_complete(store, path.rel, since):
                 return Planned(path.rel, WAITING)
             content = path.content
             if content is None:
@@ -145,32 +147,25 @@ class Plan:
         for _, plan in each(self.place, settled, unread):
             yield plan
 
-    def _is_complete(self, store: Store, rel: str) -> bool:
-        """Whether what a path tells of is stored as well.
+    def _is_complete(self, store: Store, rel: str, since: datetime | None) -> bool:
+        """Whether what a path tells of is stored as well, and is not younger than `since`.
 
         Metadata is sent before its content: what a push left that was killed in between must not
         be shown to others as a version, nor the marker that names it.
         """
-        name = self.place.names().remote(rel)
+        key = self.place.names().remote
         if is_marker(rel):
             try:
-                number = parse_marker(store.get(name).data)
+                number = parse_marker(store.get(key(rel)).data)
             except ObjectNotFoundError:
                 return False
             metadata = f"{unit_of(rel)}/{number}/{METADATA}"
-            return self._is_old(store, metadata) and self._is_complete(store, metadata)
+            is_whole = _is_stored(store, key(metadata), since)
+            return is_whole and self._is_complete(store, metadata, since)
         if not is_metadata(rel):
             return True
         raw = f"{rel.removesuffix(METADATA)}{RAW}"
-        return self.trust.keeps_apart(raw) or self._is_old(store, raw)
-
-    def _is_old(self, store: Store, rel: str) -> bool:
-        """Whether a path has an object that does not belong to a push which is going on."""
-        try:
-            info = store.head(self.place.names().remote(rel))
-        except ObjectNotFoundError:
-            return False
-        return info.last_modified <= self.trust.since
+        return self.trust.keeps_apart(raw) or _is_stored(store, key(raw), since)
 
     def _fate(self, path: Path, entry: Entry | None) -> str | None:
         """Return what becomes of a path before anything is hashed, None for bookkeeping."""
@@ -214,6 +209,20 @@ class Plan:
         raw = entry.claim.raw if entry else None
         onto = None if raw is None else msgspec.Raw(raw)
         return Planned(path.rel, fate, bytes(encode_entry(path.rel, new, onto=onto)))
+
+
+def _is_untold(path: Path, fate: str) -> bool:
+    """Whether nothing but its object speaks for a path, so that it may be half of a version."""
+    return fate == ADOPTED or (fate == MADE and not path.claims)
+
+
+def _is_stored(store: Store, key: str, since: datetime | None) -> bool:
+    """Whether there is an object, which may not be younger."""
+    try:
+        info = store.head(key)
+    except ObjectNotFoundError:
+        return False
+    return since is None or info.last_modified <= since
 
 
 def entries_in(body: bytes) -> list[NewEntry]:
