@@ -237,6 +237,27 @@ def test_data_of_a_run_whose_record_appeared_stays(ana: Machine, bucket: Path) -
     assert kinds(clock.collect(grace=AT_ONCE)) == {"step": "swept"}
 
 
+@pytest.mark.parametrize("file", ["raw", "metadata.yaml"])
+def test_old_versions_stay_as_long_as_a_newer_one_has_lost_an_object(
+    ana: Machine, bucket: Path, file: str
+) -> None:
+    save(ana, "state", "1", "2", "3", garbage_collection=1)
+    clock = Clock(bucket)
+    clock.collect()
+    lost = bucket / f"data/{MODEL}/state/3/{file}"
+    content = lost.read_bytes()
+    lost.unlink()
+    garbage, _ = plan_here([clock.place], clock.now)
+    for candidates in garbage.values():
+        late = PlaceCollection(clock.place, candidates, clock.now, AT_ONCE)
+        late.run()
+        assert set(kinds(late).values()) == {"kept"}
+    assert version("state", 1, 2) <= data_in(bucket)
+
+    lost.write_bytes(content)
+    assert kinds(clock.collect(grace=AT_ONCE)) == {"state/1": "swept", "state/2": "swept"}
+
+
 def test_data_of_runs_whose_records_stay_on_their_machines_is_kept(
     ana: Machine, bucket: Path
 ) -> None:

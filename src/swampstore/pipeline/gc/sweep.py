@@ -7,7 +7,7 @@ and the objects say at that moment, by the planner that a single repository uses
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from swampstore.catalog.schema import Row
 from swampstore.errors import MetadataError
 from swampstore.index.errors import IndexDamagedError, IndexMovedError
 from swampstore.index.format import Entry
+from swampstore.index.path_kinds import version_file
 from swampstore.index.removals import REMOVALS, Removal, Removed, Remover, new_note, read_note
 from swampstore.index.state import View
 from swampstore.layout import METADATA, DataRef, workflow_run_rel
@@ -33,6 +34,7 @@ from swampstore.stores.protocol import ObjectInfo
 CHANGED = "it changed since it was marked"
 IN_USE = "its objects are not what the index says: somebody may be pushing it"
 WANTED = "it is no garbage any more"
+LAST = "a newer version lacks an object: `swampstore pipeline verify` tells more"
 
 RunExists = Callable[[str, str], bool]
 
@@ -90,6 +92,9 @@ def judge(
     is_surplus = removal is not None and not removal.whole_name
     surplus = {one.version for one in removal.versions} if removal and is_surplus else set()
     stays |= dict.fromkeys(unchanged - surplus, WANTED)
+    if _lacks_objects(state, surplus):
+        # What is to stay cannot be read, so what was to go may be the last that can.
+        return Verdict({}, stays | dict.fromkeys(unchanged & surplus, LAST))
     return Verdict({one: _paths(due, state, one) for one in unchanged & surplus}, stays)
 
 
@@ -110,6 +115,13 @@ def _is_being_pushed(state: NameState) -> bool:
         _differs(entry, state.objects.get(rel), state.contents.get(rel))
         for rel, entry in state.entries.items()
     )
+
+
+def _lacks_objects(state: NameState, surplus: Collection[int]) -> bool:
+    """Whether an object is missing that the index names, of a version that is to stay."""
+    missing = state.entries.keys() - state.objects.keys()
+    files = (version_file(rel) for rel in missing)
+    return any(file is not None and file.version not in surplus for file in files)
 
 
 def _differs(entry: Entry, found: ObjectInfo | None, content: bytes | None) -> bool:
