@@ -257,6 +257,18 @@ def test_closed_standard_output_is_no_reason_to_crash(filled: Path) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize("command", ["data put web new -", "data delete web --all", "data query"])
+def test_closed_standard_input_is_empty_and_no_reason_to_crash(filled: Path, command: str) -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"exec {sys.executable} -m swampstore.cli {command} <&-"],
+        env=environment(filled),
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode in (1, 2)
+    assert b"defect" not in done.stderr
+
+
 def test_an_interrupted_put_leaves_nothing_behind(repo: Repo, repo_dir: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "swampstore.cli", "data", "put", MODEL, "log", "-"],

@@ -51,6 +51,9 @@ def main(args: Sequence[str] | None = None) -> int:
     leaving = _Leaving() if args is None else None
     if leaving is not None:
         gc.set_threshold(_COLLECT_AFTER)
+    if sys.stdin is None:
+        # Closed by whoever started us; nothing is read from there, and no file gets its number.
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115 - until the process ends
     from swampstore.cli.app import root
     from swampstore.cli.errors import run
 
