@@ -61,7 +61,7 @@ tour: $(STAMP)  ## take the tour of the documents in terminals of 80 and 100 col
 	@$(BIN)/python -m tests.docs.tour $(if $(WRITE),--write)
 
 stress: $(STAMP)  ## let simulated fleets run (STEPS=, SEED=, JOBS=), then real processes that are killed and paused
-	@$(BIN)/python -m tests.fleet --steps $(STEPS) --seed "$(SEED)" --jobs $(JOBS) --variants "  nm c nt c"
+	@$(BIN)/python -m tests.fleet --steps $(STEPS) --seed "$(SEED)" --jobs $(JOBS) --variants "  nm c nt cp"
 	@$(BIN)/python -m tests.stress
 	@$(BIN)/python -m tests.support.killing_workflows --seeds 100
 

@@ -70,11 +70,14 @@ class Script:
     steps: list[Step]
     # Whose home each machine uses, by number; empty: its own.
     homes: list[int] = field(default_factory=list)
+    # Whether who shares a home is another process on the same checkout.
+    are_processes: bool = False
 
     def to_json(self) -> str:
         document = asdict(self)
-        if not document["homes"]:
-            del document["homes"]
+        for name in ("homes", "are_processes"):
+            if not document[name]:
+                del document[name]
         lines = [json.dumps(step) for step in document.pop("steps")]
         head = json.dumps(document)[:-1]
         return f'{head}, "steps": [\n' + ",\n".join(lines) + "\n]}\n"
@@ -139,7 +142,11 @@ class Fleet:
             home = script.homes[number] if script.homes else number
             twin = self.machines[home] if home != number else None
             settings = Place().settings(script.hydration)
-            made = Machine(self.world, number, directory / f"m{number}", settings, skew, twin=twin)
+            made = Machine(
+                *(self.world, number, directory / f"m{number}", settings, skew),
+                twin=twin,
+                is_process=script.are_processes,
+            )
             self.machines.append(made)
         self.peer = foreign.Peer(self.world, script.machines)
         self._fresh = 0

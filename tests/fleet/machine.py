@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
@@ -33,10 +34,12 @@ class Machine:
         skew: float,
         *,
         twin: Machine | None = None,
+        is_process: bool = False,
     ) -> None:
         self.number = number
         self.name = f"m{number}"
-        self.directory = directory
+        # A twin is another checkout of the same repository under one home, or another process.
+        self.directory: Path = twin.directory if twin and is_process else directory
         self.actor = Actor(world, number, self.name)
         if twin is not None:
             self.actor.host = twin.actor.host
@@ -47,15 +50,15 @@ class Machine:
         self.was_first = False
         self.needs_full = False
         self._repo: Repo | None = None
-        # A twin is another checkout of the same repository under one home.
         self.home: Path = twin.home if twin else directory / "home"
         self.environ = {
             "SWAMP_HOME": str(self.home),
             "SWAMPSTORE_FSYNC": "0",
             "USER": self.name,
         }
-        os.makedirs(directory / "repo" / ".swamp" / "data")
-        (directory / "repo" / MARKER).write_bytes(_marker(tuple(sorted(settings.items()))))
+        if self.directory == directory:
+            os.makedirs(directory / "repo" / ".swamp" / "data")
+            (directory / "repo" / MARKER).write_bytes(_marker(json.dumps(dict(settings))))
         self.place = Place.of(settings)
 
     @property
@@ -133,10 +136,10 @@ class Machine:
 
 
 @lru_cache(maxsize=64)
-def _marker(settings: tuple[tuple[str, Any], ...]) -> bytes:
+def _marker(settings: str) -> bytes:
     """Return the marker of a new repository with these settings."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "repo"
         init_repo(path).close()
-        update_marker(str(path), {"repoId": REPO_ID, "datastore": dict(settings)})
+        update_marker(str(path), {"repoId": REPO_ID, "datastore": json.loads(settings)})
         return (path / MARKER).read_bytes()

@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from tests.fleet.fleet import COMPARE, Script, Step
+from tests.fleet.generate import OPS as GENERATED
 from tests.fleet.moving import DIRECTORY, OTHER, TARGETS
 from tests.fleet.oracle import MODELS, NAMES
-from tests.fleet.places import HOME
+from tests.fleet.places import BOUNDED, HOME
 from tests.fleet.world import DISK, STORE, Fault
 
 # How often what is put in, and by how many requests and changes of the disk it takes at most.
@@ -27,6 +28,7 @@ _REQUESTS = ("fail", "lost", "late", "twice", "kill", "kill", "kill-after", "sto
 _CHANGES = ("kill", "kill", "kill", "torn", "slow", "full")
 _SPARED = ("damage", "lose", "foreign", "migrate_index")
 _SHARE = 0.2
+_SHARE_OF_BOUNDED = 0.4
 
 
 def with_moves(script: Script) -> Script:
@@ -105,5 +107,46 @@ def _foreign(chance: random.Random, machines: int) -> Step:
     return made
 
 
+def with_processes(script: Script) -> Script:
+    """Return a script in which two processes work on one checkout, each while the other waits."""
+    chance = random.Random(f"{script.seed} processes")
+    made = with_twins(script)
+    pair = (0, script.machines - 1)
+    homes = [*range(script.machines - 1), 0]
+    share = chance.choice([0.3, 0.6, 0.9])
+    steps: list[Step] = []
+    for step in made.steps:
+        if step.op == COMPARE:
+            continue  # they have one catalog
+        steps.append(step)
+        if step.op in GENERATED and step.machine in pair and chance.random() < share:
+            step.overlaps = True
+            step.faults += _waits(chance, step)
+        if chance.random() < _SHARE:
+            place = {"model": MODELS[0], "name": chance.choice(NAMES[:2])}
+            op = chance.choice(("read", "read", "hydrate", "evict"))
+            steps.append(Step(chance.choice(pair), op, place, overlaps=True))
+            steps[-1].faults = _waits(chance, steps[-1])
+    made = replace(made, steps=steps, homes=homes, are_processes=True)
+    made.skews = [script.skews[home] for home in homes]
+    if chance.random() < _SHARE_OF_BOUNDED:
+        made.hydration = BOUNDED
+    return made
+
+
+def _waits(chance: random.Random, step: Step) -> list[Fault]:
+    """Let a process be slow at some points, so that another one comes to work in between."""
+    _, requests, changes = GENERATED[step.op]
+    points = [(STORE, int(requests * chance.random() ** 1.5)) for _ in range(3) if requests]
+    points += [(DISK, int(changes * chance.random() ** 1.5)) for _ in range(3) if changes]
+    taken = {(one.where, one.number) for one in step.faults}
+    seconds = chance.choice([0.01, 0.1, 1.0])
+    return [Fault(*one, "slow", seconds) for one in points if one not in taken]
+
+
 # By the last letter of a seed.
-VARIANTS: dict[str, Callable[[Script], Script]] = {"m": with_moves, "t": with_twins}
+VARIANTS: dict[str, Callable[[Script], Script]] = {
+    "m": with_moves,
+    "t": with_twins,
+    "p": with_processes,
+}

@@ -18,6 +18,9 @@ from tests.fleet.oracle import Oracle, State, Version
 
 MEMORY = "memory://"
 HOME = "fleet"
+# How contents come: as with `lazy`, and no more than so many bytes of them stay.
+BOUNDED = "bounded"
+_MOST_BYTES = 100
 
 
 class Place(NamedTuple):
@@ -42,7 +45,11 @@ class Place(NamedTuple):
         """Return what a marker says of it."""
         if not self.is_remote:
             return {"type": "filesystem", "path": self.target}
-        settings = {"type": "memory", "url": self.address, "hydrationStrategy": hydration}
+        settings: dict[str, Any] = {"type": "memory", "url": self.address}
+        if hydration == BOUNDED:
+            settings["cache"] = {"maxBytes": _MOST_BYTES}
+        else:
+            settings["hydrationStrategy"] = hydration
         return settings | ({"namespace": self.namespace} if self.namespace else {})
 
     @classmethod

@@ -255,13 +255,19 @@ def _scope(tell: Tell, args: Args) -> list[ModelRef] | None:
     return [tell.repo.model(args["scope"])] if args.get("scope") else None
 
 
+def _is_lazy(tell: Tell, args: Args) -> bool:
+    """Whether contents stay on the remote; all of them would never fit where few may be here."""
+    remote = tell.repo.config.remote
+    return bool(args.get("lazy")) or (remote is not None and remote.cache_limit is not None)
+
+
 def push(tell: Tell, args: Args) -> None:
     tell.repo.sync.push(_scope(tell, args), full=bool(args.get("full")))
 
 
 def pull(tell: Tell, args: Args) -> None:
     tell.repo.sync.pull(
-        _scope(tell, args), metadata_only=bool(args.get("lazy")), full=bool(args.get("full"))
+        _scope(tell, args), metadata_only=_is_lazy(tell, args), full=bool(args.get("full"))
     )
     if not args.get("scope"):
         tell.oracle.synced(tell.machine.number)
@@ -269,7 +275,7 @@ def pull(tell: Tell, args: Args) -> None:
 
 def sync(tell: Tell, args: Args) -> int:
     """Do what the command does; return how much that changed."""
-    service, full, lazy = tell.repo.sync, bool(args.get("full")), bool(args.get("lazy"))
+    service, full, lazy = tell.repo.sync, bool(args.get("full")), _is_lazy(tell, args)
     failed: SwampstoreError | None = None
     changes, is_partial = 0, False
     try:
