@@ -122,6 +122,7 @@ class Oracle:
         self.versions: dict[str, Version] = {}
         self.renames: set[tuple[str, str]] = set()
         self._renaming: list[tuple[str, str, str]] = []
+        self._appending: list[tuple[str, str, bytes]] = []
         # Since all were at rest: was an index lost, and who had what by then; who lost its base,
         # and had what; and what was made by somebody who was stopped while it talked to the store.
         self.is_index_lost = False
@@ -171,7 +172,8 @@ class Oracle:
             made = [one.content for one in self.works.values() if len(one.content) >= size]
             content = made[-1] if made else content
         renamed = {(at, new) for at, old, new in self._renaming if (at, old) == (model, name)}
-        self.works[tag] = Work(content, {(model, name)} | renamed)
+        pieces = {piece for *place, piece in self._appending if place == [model, name]}
+        self.works[tag] = Work(content, {(model, name)} | renamed, pieces)
         return tag, content
 
     @contextlib.contextmanager
@@ -192,6 +194,19 @@ class Oracle:
         piece = _MARK + f"p{next(self._numbers)}".encode()
         self.works[work].pieces.add(piece)
         return piece
+
+    @contextlib.contextmanager
+    def appending_beside(self, model: str, name: str, piece: bytes) -> Iterator[None]:
+        """While something is appended, what others save in the same cache may be the latest."""
+        one = (model, name, piece)
+        for work in self.works.values():
+            if (model, name) in work.places:
+                work.pieces.add(piece)
+        self._appending.append(one)
+        try:
+            yield
+        finally:
+            self._appending.remove(one)
 
     def saved(
         self, id_: str, model: str, name: str, work: str, by: int, *, tombstone: bool = False

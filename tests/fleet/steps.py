@@ -131,7 +131,10 @@ def append(tell: Tell, args: Args) -> None:
     work = latest.tags[WORK]
     tell.oracle.appending(latest.id, tell.machine.number)
     piece = tell.oracle.piece(work)
-    made = tell.repo.artifacts.append(model, name, piece)
+    with contextlib.ExitStack() as stack:
+        if sum(one.home == tell.machine.home for one in tell.fleet.machines) > 1:
+            stack.enter_context(tell.oracle.appending_beside(model, name, piece))
+        made = tell.repo.artifacts.append(model, name, piece)
     tell.oracle.appended(made.id, piece, tell.machine.number)
 
 
