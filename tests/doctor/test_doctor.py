@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -269,6 +272,25 @@ def test_a_catalog_whose_pages_are_damaged_is_found(repo: Repo, data: Path) -> N
     assert "catalog" in failures(examine(repo))
     assert examine(repo, repair=True).ok
     assert examine(repo).ok
+
+
+def test_a_repair_on_a_full_disk_takes_no_catalog_for_damaged(repo: Repo, data: Path) -> None:
+    path = Path(repo.config.local_dir, "swampstore.db")
+    repo.close()
+
+    def fill_the_disk() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    command = [sys.executable, "-m", "swampstore", "doctor", "--repair", "--json"]
+    command += ["--repo", repo.config.repo_dir]
+    content = path.read_bytes()
+    done = subprocess.run(command, capture_output=True, check=False, preexec_fn=fill_the_disk)
+    found = {one["check"]: one for one in json.loads(done.stdout)["healthFindings"]}
+    assert "cannot be used" in found["catalog"]["message"]
+    assert "nothing is repaired" in found["catalog"]["message"]
+    assert done.returncode == 1
+    assert path.read_bytes() == content
+    assert not list(path.parent.glob("*.damaged*"))
 
 
 def test_a_catalog_of_another_schema_is_found(repo: Repo, data: Path) -> None:

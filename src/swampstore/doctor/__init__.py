@@ -27,7 +27,7 @@ from swampstore.doctor.catalog import Comparison, look_at_catalog, set_catalog_a
 from swampstore.doctor.data import ContentChecks, DataWalk, Walked, examine_name, repoint
 from swampstore.doctor.findings import Check, Completeness, Finding, Problems, Report
 from swampstore.doctor.namespaces import local_only_files, migration, misplaced_files
-from swampstore.errors import SwampstoreError
+from swampstore.errors import DiskError, SwampstoreError
 from swampstore.files import try_writing
 from swampstore.layout import MARKER, METADATA, RUN_TRACKER, DataRef, why_no_key
 from swampstore.marker import read_marker
@@ -167,7 +167,13 @@ class _Examination:
 
     def _look_at_catalog(self) -> tuple[Finding, Catalog | None]:
         path = f"{self._repo.config.local_dir}/{CATALOG}"
-        finding, view = look_at_catalog(path, self._repo.config.namespace)
+        try:
+            finding, view = look_at_catalog(path, self._repo.config.namespace)
+        except DiskError as error:
+            # Nothing shows damage, and whatever a repair begins here might not come to its end.
+            self._repair = False
+            message = f"{error.message}; nothing is repaired as long as that is so"
+            return Finding("catalog", passed=False, message=message, remedy=error.hint), None
         if self._repair and not finding.passed:
             self._repo.catalog.close()
             set_catalog_aside(path)

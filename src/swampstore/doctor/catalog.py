@@ -13,8 +13,9 @@ from swampstore.catalog.schema import SCHEMA_VERSION
 from swampstore.doctor import checks
 from swampstore.doctor.data import NameHealth
 from swampstore.doctor.findings import Completeness, Finding, Problems
+from swampstore.errors import SwampstoreError
 from swampstore.files import Tree
-from swampstore.files.sqlite_file import set_aside, view_sqlite
+from swampstore.files.sqlite_file import is_about_the_disk, set_aside, unusable, view_sqlite
 from swampstore.formats import refuse_newer
 from swampstore.layout import METADATA, DataRef
 
@@ -45,14 +46,21 @@ class ReadOnlyRows:
 
 
 def look_at_catalog(path: str, namespace: str) -> tuple[Finding, Catalog | None]:
-    """Check a catalog file; return it too if it can be used. Raises NewerFormatError."""
+    """Check a catalog file; return it too if it can be used.
+
+    Raises NewerFormatError, and DiskError where it is the disk that keeps it from being read.
+    """
     if not os.path.lexists(path):
         return Finding(_CHECK, passed=True, message="there is none yet; a query makes one"), None
     try:
         rows = ReadOnlyRows(path)
     except sqlite3.Error as error:
-        return _damaged(path, str(error)), None
-    complaint = _complaint(rows, path)
+        return _damaged(path, _said_of(path, error)), None
+    try:
+        complaint = _complaint(rows, path)
+    except SwampstoreError:
+        rows.close()
+        raise
     if complaint:
         rows.close()
         return _damaged(path, complaint), None
@@ -67,8 +75,15 @@ def _complaint(rows: ReadOnlyRows, path: str) -> str:
             return f"its schema is {version}, ours is {SCHEMA_VERSION}"
         (verdict,) = rows.read(lambda db: db.execute("PRAGMA quick_check(1)").fetchone())
     except sqlite3.Error as error:
-        return str(error)
+        return _said_of(path, error)
     return "" if verdict == "ok" else str(verdict)
+
+
+def _said_of(path: str, error: sqlite3.Error) -> str:
+    """Return what is said against a file; raises DiskError if that is said of the disk."""
+    if is_about_the_disk(error) and not os.path.isdir(path):
+        raise unusable(path, error) from error
+    return str(error)
 
 
 def _damaged(path: str, complaint: str) -> Finding:
