@@ -249,7 +249,7 @@ def _not_ahead(context: IndexContext, ours: datetime, theirs: datetime) -> datet
     what the others change.
     """
     latest = max(ours, theirs)
-    if theirs > ours or latest > context.clock():
+    if theirs > ours:
         return min(latest, context.documents.store.clock())
     return latest
 
