@@ -15,6 +15,7 @@ import pytest
 from swampstore.artifacts.metadata import Draft, Owner, encode
 from swampstore.files.tree import Tree
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key, wire_partition
+from swampstore.index.remote_index import RemoteIndex
 from swampstore.index.removals import REMOVALS, Remover
 from swampstore.stores.directory import DirectoryStore
 from swampstore.sync.journal import JOURNAL
@@ -439,3 +440,20 @@ def test_content_of_a_deleted_version_that_is_healed_elsewhere_goes_with_it(
         synced(machine)
     assert not [path for path in bucket.glob("data/**/*") if path.is_file()]
     assert json.loads((bucket / MONOLITH_KEY).read_bytes())["entries"] == {}
+
+
+def test_what_is_deleted_while_another_process_pulls_everything_stays_deleted(
+    ana: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ana.put(MODEL, "state", "one")
+    synced(ana)
+    changes = RemoteIndex.changes
+
+    def deleting(self: RemoteIndex, *args: Any, **options: Any) -> Any:
+        monkeypatch.setattr(RemoteIndex, "changes", changes)
+        deleted(ana)
+        return changes(self, *args, **options)
+
+    monkeypatch.setattr(RemoteIndex, "changes", deleting)
+    synced(ana, "--full")
+    assert versions(ana) == {}

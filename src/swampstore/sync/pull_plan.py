@@ -129,6 +129,7 @@ class PullPlanner:
         for one in self._context.index.changes(self.scope, everything=self._full):
             self._deadline.remaining()
             self._compare(one, work)
+        self._leave_what_was_deleted_meanwhile(work)
         work.skipped.extend(self._context.index.damage)
         self._spare_what_nobody_deleted(work)
         self._spare_what_others_overwrote(work)
@@ -138,6 +139,14 @@ class PullPlanner:
             self._want_content(work)
         self._keep_versions_apart(work)
         return work
+
+    def _leave_what_was_deleted_meanwhile(self, work: PullWork) -> None:
+        """Fetch nothing that another process has deleted since the marks were looked at."""
+        before, self._removals = self._removals, self._context.tracker.peek().removals
+        known = self._context.base.get_many(work.downloads if before != self._removals else ())
+        for rel in known:
+            if work.expected.get(rel) is None and self._was_deleted(rel, known[rel]):
+                del work.downloads[rel]
 
     def _compare(self, piece: Slice, work: PullWork) -> None:
         token = (piece.partition, self.scope.key if self.scope else "")
@@ -368,12 +377,11 @@ class PullPlanner:
 
     def _was_deleted(self, rel: str, before: Known | None) -> bool:
         """Whether a missing file is a deletion that was not pushed yet."""
-        if before is None or not is_covered(self._context.names.mark(rel), self._removals):
+        names = self._context.names
+        if before is None or not is_covered(names.mark(rel), self._removals):
             return False
-        if before.held is not None:
-            return True
-        directory = os.path.dirname(self._context.names.local(rel))
-        return was_here(self._context.base, before) and not os.path.lexists(directory)
+        is_gone = before.held is not None or not os.path.lexists(os.path.dirname(names.local(rel)))
+        return is_gone and was_here(self._context.base, before)
 
     def _reconsider(self, rel: str, state: _State, entry: Entry) -> Decision:
         """Look closer at what both sides changed: it may be settled without a push."""
