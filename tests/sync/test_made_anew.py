@@ -399,6 +399,19 @@ def test_uploads_of_a_killed_push_that_were_deleted_here_are_no_data_when_the_in
     assert not [rel for rel in remote_files(here.store) if "/never/1/" in rel]
 
 
+def test_uploads_of_a_very_first_push_that_was_killed_are_no_data_once_they_were_deleted_here(
+    machine: Open,
+) -> None:
+    here, there = machine("here"), machine("there")
+    save(here, version(1))
+    here.service.prepare_push()  # and is killed before the commit: there is no index yet
+    here.service.mark_dirty(f"{MODEL.rel}/state")
+    shutil.rmtree(here.path(f"{MODEL.rel}/state"))
+    for one in (here, there, here):
+        one.sync()
+    assert here.files() == there.files() == remote_files(here.store) == {}
+
+
 def described(number: int, content: bytes) -> dict[str, bytes]:
     """Return a version whose metadata can be read."""
     draft = Draft(id=str(uuid.uuid4())).checked()

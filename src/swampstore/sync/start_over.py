@@ -245,7 +245,7 @@ def start_over_if_made_anew(context: SyncContext, *, recalling: bool = False) ->
     note_if_lost(context)
     state = context.index.refresh(recalling=recalling)
     is_emptied = not state.exists and not context.base.is_empty()
-    if state.exists:
+    if not is_emptied:  # also before the very first commit: objects are all that tells of data then
         learn_own_commits(context)
     if is_emptied or context.index.is_made_anew:
         _start_over(context, is_emptied=is_emptied)
