@@ -85,6 +85,8 @@ def _mark_workflow(repo: Repo, run: Run) -> None:
     record = records.read(rel) if rel else None
     if record is None or record.status != RUNNING or is_going_on(repo, record):
         return
+    if not records.is_as_seen(record):
+        return  # it ended after all, or somebody goes on with it
     interrupt(
         record, run.heartbeat_at, run.cancel_reason or DIED, cancelled=bool(run.cancel_reason)
     )

@@ -299,7 +299,9 @@ class Tracker:
         if everywhere and (area := self._control_area()) is not None:
             with area:
                 for run in area.runs(self._repo.clock()):
-                    found.setdefault(run.id, run)
+                    # One that waited here may have been gone on with elsewhere.
+                    if run.id not in found or found[run.id].status == SUSPENDED:
+                        found[run.id] = run
         return sorted(found.values(), key=lambda run: (run.started_at, run.id), reverse=True)
 
     def find(self, run_id: str, *, everywhere: bool = False) -> Run:
@@ -366,7 +368,8 @@ class Tracker:
         """Ask a run to end, wherever it runs; return it as it was then.
 
         It ends by itself, as soon as it hears of it: at once on this machine, within some seconds
-        elsewhere. Raises NotFoundError if no such run is known, ValidationError if it is over.
+        elsewhere. One that waits for somebody has nobody to hear it, and is over when this returns.
+        Raises NotFoundError if no such run is known, ValidationError if it is over.
         """
         run = self.find(run_id, everywhere=True)
         if run.is_over:
@@ -381,11 +384,31 @@ class Tracker:
             )
             self._file.write(lambda db: db.execute(sql, [told, run.id]))
             if run.status == SUSPENDED:
-                self._complete(run.id, CANCELLED, told)
+                self._give_up(run.id, told)
         elif (area := self._control_area()) is not None:
             with area:
                 area.cancel(run.id, told, to_iso(self._repo.clock()))
         return run
+
+    def _give_up(self, run_id: str, reason: str) -> None:
+        """End a run that waits for somebody, with the runs in it that do."""
+        from swampstore.runs.errors import RunNotFoundError
+        from swampstore.runs.workflow.approval import give_up
+
+        try:
+            record = give_up(self._repo, run_id, reason)
+        except RunNotFoundError:  # then nobody can go on with it either
+            self._complete(run_id, CANCELLED, reason)
+            return
+        self._complete(run_id, _STATUSES.get(record.status, record.status), reason)
+        if record.status != CANCELLED:
+            raise ValidationError(
+                f"the run {run_id} is over: it is {record.status}",
+                hint="There is nothing to cancel.",
+            )
+        for _, step in record.steps():
+            if step.child is not None and not step.is_over:
+                self._give_up(step.child, reason)
 
     def dead(self) -> Sequence[Run]:
         """Return the runs that say they go on, and whose process is gone.

@@ -1,7 +1,9 @@
-"""Manual approvals: who waits for one, deciding, and waiting for too long."""
+"""Manual approvals: who waits for one, deciding, giving up, and waiting for too long."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,11 +13,19 @@ from swampstore.layout import ModelRef
 from swampstore.runs.errors import NotResumableError
 from swampstore.runs.workflow.definition import WORKFLOW_TYPE
 from swampstore.runs.workflow.reading import listed
-from swampstore.runs.workflow.record import WAITING, JobRecord, RunRecord, RunRecords, StepRecord
-from swampstore.runs.workflow.resume import find_run
+from swampstore.runs.workflow.record import (
+    SUSPENDED,
+    WAITING,
+    JobRecord,
+    RunRecord,
+    RunRecords,
+    StepRecord,
+)
+from swampstore.runs.workflow.resume import carrying_out, check_resumable, find_run, interrupt
 
 if TYPE_CHECKING:
     from swampstore.repo import Repo
+    from swampstore.repo.session import Session
 
 
 def waiting_steps(record: RunRecord) -> list[tuple[JobRecord, StepRecord]]:
@@ -80,17 +90,41 @@ def decide_step(
 ) -> Decided:
     """Approve or reject a step of a run that waits for it, for every machine.
 
-    Raises RunNotFoundError, and NotResumableError if nothing waits for that.
+    Raises RunNotFoundError, and NotResumableError if nothing waits for that, or the run goes on:
+    whoever carries it out would not hear of it.
     """
     from swampstore.locks.process import actor_name
 
-    record = find_run(repo, run_id)
-    not_pushed: SwampstoreError | None = None
-    # One of two who decide at the same time comes second, and hears that nothing waits any more.
-    with repo.session([ModelRef(WORKFLOW_TYPE, record.workflow_id)]) as work:
-        record = find_run(repo, record.id)
+    with _between(repo, run_id) as (record, work):
         at = to_iso(repo.clock())
         job, found = decide(record, step, approved=approved, by=actor_name(), at=at, reason=reason)
-        RunRecords(repo).save(record)
-    not_pushed = work.not_pushed
-    return Decided(record, job.name, found.name, not_pushed)
+    return Decided(record, job.name, found.name, work.not_pushed)
+
+
+def give_up(repo: Repo, run_id: str, reason: str) -> RunRecord:
+    """End a run that waits for somebody as cancelled, for every machine; return its record.
+
+    A run that is over stays as it is. Raises RunNotFoundError, and NotResumableError if the run
+    goes on.
+    """
+    with _between(repo, run_id) as (record, _):
+        if record.status == SUSPENDED:
+            interrupt(record, to_iso(repo.clock()), reason, cancelled=True)
+    return record
+
+
+@contextmanager
+def _between(repo: Repo, run_id: str) -> Iterator[tuple[RunRecord, Session]]:
+    """Change the record of a run while nobody carries it out, and push it.
+
+    One of two who do that at the same time comes second, and sees what the first one did.
+    """
+    record = find_run(repo, run_id)
+    with repo.session([ModelRef(WORKFLOW_TYPE, record.workflow_id)]) as work:
+        record = find_run(repo, record.id)
+        check_resumable(repo, record)
+        with carrying_out(repo, record):
+            before = record.to_json()
+            yield record, work
+            if record.to_json() != before:
+                RunRecords(repo).save(record)

@@ -170,6 +170,7 @@ class RunRecord:
     """One run of a workflow. Times are as files write them.
 
     Of our own: `host`, `workflow_hash`, and `parent`, the run and step that this one is part of.
+    `seen` is no member, but what the file held when the record was read or written last.
     """
 
     id: str
@@ -189,6 +190,7 @@ class RunRecord:
     workflow_hash: str | None = None
     parent: dict[str, Any] | None = None
     extra: dict[str, Any] = field(default_factory=dict)
+    seen: bytes | None = field(default=None, repr=False, compare=False)
 
     @property
     def rel(self) -> str:
@@ -329,16 +331,25 @@ class RunRecords:
 
     def save(self, record: RunRecord) -> None:
         """Replace the record in one step, durably; the next push takes it along."""
-        self.write(record.rel, encode(record))
+        self.write(record, encode(record))
 
-    def write(self, rel: str, data: bytes) -> None:
+    def write(self, record: RunRecord, data: bytes) -> None:
         """Replace a record by these bytes, in one step, durably."""
-        self._tree.replace_file(rel, data)
+        self._tree.replace_file(record.rel, data)
+        record.seen = data
 
     def read(self, rel: str) -> RunRecord | None:
         """Read one record, None if it is gone; raise YamlError if it makes no sense."""
         data = self._tree.read(rel)
-        return None if data is None else decode(data, rel)
+        if data is None:
+            return None
+        record = decode(data, rel)
+        record.seen = data
+        return record
+
+    def is_as_seen(self, record: RunRecord) -> bool:
+        """Whether nobody has changed the file of a record since it was read or written here."""
+        return self._tree.read(record.rel) == record.seen
 
     def of(self, workflow_id: str, run_id: str) -> RunRecord | None:
         """Return the record of a run, None if there is none."""
@@ -434,7 +445,7 @@ class LiveRecord:
                 return
             with self._changing:
                 seen, data = self._changes, encode(self.record)
-            self._records.write(self.record.rel, data)
+            self._records.write(self.record, data)
             self._saved = seen
 
 

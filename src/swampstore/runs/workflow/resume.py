@@ -57,7 +57,8 @@ def _hold_path(repo: Repo, run_id: str) -> str:
 def carrying_out(repo: Repo, record: RunRecord) -> Iterator[None]:
     """Show others on this machine that a run is going on, for as long as the block lasts.
 
-    Raises NotResumableError if another process is carrying it out.
+    Raises NotResumableError if another process is carrying it out, or has done so since the record
+    was read: what it says is no longer where the run is.
     """
     path = _hold_path(repo, record.id)
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -68,6 +69,8 @@ def carrying_out(repo: Repo, record: RunRecord) -> Iterator[None]:
             hold.prepare(os.path.dirname(path))
             hold.place(path)
             try:
+                if not RunRecords(repo).is_as_seen(record):
+                    raise _changed(record.id)
                 yield
             finally:
                 with contextlib.suppress(OSError):
@@ -95,22 +98,33 @@ def _going_on(run_id: str) -> NotResumableError:
     )
 
 
+def _changed(run_id: str) -> NotResumableError:
+    return NotResumableError(
+        f"somebody else has changed the run {run_id} meanwhile",
+        hint="See `swampstore workflow show` for where it is, and try again.",
+    )
+
+
 def is_of_this_machine(record: RunRecord) -> bool:
     """Whether a run was carried out on a machine of this name."""
     return record.host is None or record.host == os.uname().nodename
 
 
-def reap(repo: Repo, record: RunRecord) -> bool:
-    """Mark a run whose process is dead as failed; whether it was one of this machine.
+def reap(repo: Repo, record: RunRecord) -> RunRecord:
+    """Return the record of a run as it is now, marked as failed if its process died here.
 
-    Where nothing can be written, only `record` says so.
+    Where nothing can be written, only what is returned says so.
     """
     if record.status != RUNNING or not is_of_this_machine(record) or is_going_on(repo, record):
-        return False
+        return record
+    records = RunRecords(repo)
+    if not records.is_as_seen(record):
+        # It ended after the record was read, or somebody goes on with it.
+        return records.read(record.rel) or record
     interrupt(record, to_iso(repo.clock()), f"process {record.pid} is gone")
     with contextlib.suppress(DiskError):
-        RunRecords(repo).save(record)
-    return True
+        records.save(record)
+    return record
 
 
 def interrupt(record: RunRecord, at: str, reason: str, *, cancelled: bool = False) -> None:
@@ -262,13 +276,10 @@ def models_of(record: RunRecord) -> Sequence[str]:
 
 def find_run(repo: Repo, run_id: str) -> RunRecord:
     """Return the run whose id is or begins with this; raise RunNotFoundError without one."""
-    record = RunRecords(repo).find(run_id)
-    reap(repo, record)
-    return record
+    return reap(repo, RunRecords(repo).find(run_id))
 
 
 def past_runs(repo: Repo, workflow_id: str | None = None) -> Iterator[RunRecord]:
     """Yield the runs, those that began last first."""
     for record in RunRecords(repo).all(workflow_id):
-        reap(repo, record)
-        yield record
+        yield reap(repo, record)
