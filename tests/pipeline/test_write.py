@@ -22,9 +22,11 @@ from swampstore.errors import (
     ValidationError,
 )
 from swampstore.index.documents import Documents
+from swampstore.marker import update_marker
 from swampstore.pipeline.errors import NotSavedError
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import StoreUnreachableError
+from swampstore.sync.service import SyncService
 from tests.support.machines import Machine, contents
 from tests.support.markdown_pages import ROOT, Page
 from tests.support.spark_testing import Elsewhere
@@ -494,6 +496,26 @@ def test_a_commit_whose_answer_got_lost_is_taken_back(
         assert contents(repo, MODEL, "state") == ["zero"]
 
 
+@pytest.mark.parametrize("after", [False, True])
+def test_what_a_job_would_replace_is_still_there_if_its_push_fails(
+    ana: Machine, bob: Machine, at: Any, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    monkeypatch.setenv("SWAMPSTORE_LOCK_TTL_MS", "1000")
+    update_marker(str(ana.repo_dir), {"autoGc": True})
+    columns = {**TEXT, "garbage_collection": "integer"}
+    rows = [row("state", text, garbage_collection=1) for text in ("one", "two")]
+    Job(at(ana), columns).run(rows[:1])
+    with monkeypatch.context() as patch:
+        break_commits(patch, times=1, after=after)
+        with pytest.raises(NotSavedError, match="nothing was saved"):
+            Job(at(ana), columns).run(rows[1:])
+    assert versions(ana, MODEL, "state") == ["one"]
+    assert versions(bob, MODEL, "state") == ["one"]
+    Job(at(ana), columns).run(rows[1:])
+    assert versions(ana, MODEL, "state") == ["two"]
+    assert versions(bob, MODEL, "state") == ["two"]
+
+
 def test_a_file_that_cannot_be_uploaded_keeps_all_others_invisible(
     ana: Machine, bob: Machine, bucket: Path, at: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -711,3 +733,27 @@ def test_a_task_that_is_repeated_counts_once(bob: Machine, bucket: Path, tmp_pat
             found = repo.versions(f"aws/ec2/i-{model}", "state")
             assert [one.json()["run"] for one in found] == runs
     assert not everything(bucket / STAGING)
+
+
+def test_rows_that_made_room_for_others_are_taken_back_as_well(
+    ana: Machine, bob: Machine, at: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SWAMPSTORE_LOCK_TTL_MS", "1000")
+    target, prepare = at(ana), SyncService.prepare_push
+    bob.put(MODEL, "state", "of bob")
+
+    def prepare_after_bob(service: SyncService, *args: Any, **details: Any) -> Any:
+        patch.setattr(SyncService, "prepare_push", prepare)
+        with bob.open() as repo:
+            repo.sync.push()
+        break_commits(patch, times=1)
+        return prepare(service, *args, **details)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SyncService, "prepare_push", prepare_after_bob)
+        with pytest.raises(NotSavedError, match="nothing was saved"):
+            Job(target).run([row("state", "of ana")])
+    with ana.open() as repo:
+        assert contents(repo, MODEL, "state") == ["of bob"]
+    assert ana("sync").status == 0
+    assert versions(bob, MODEL, "state") == ["of bob"]

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from swampstore import Repo, init_repo
+from swampstore import Repo, init_repo, open_repo
+from swampstore.marker import update_marker
 from swampstore.runs.errors import NotResumableError
 from swampstore.runs.processes import Interruption
 from swampstore.runs.workflow import approval
@@ -375,6 +376,37 @@ def test_a_cancelled_run_says_so_and_can_be_resumed(repo: Repo, tmp_path: Path) 
     assert record.status == "succeeded"
     # What the cancelled attempt has written was taken back.
     assert repo.list_versions("host/a", "result") == [1]
+
+
+def test_what_a_cancelled_step_has_replaced_is_there_until_a_step_comes_to_its_end(
+    repo: Repo, tmp_path: Path
+) -> None:
+    there = Path(repo.config.repo_dir)
+    update_marker(str(there), {"autoGc": True})
+    flag, wrong = tmp_path / "flag", "${{ data.latest('no/such', 'x').attributes.y }}"
+    once = [{"specName": "result", "garbageCollection": 1}]
+
+    def define(text: str, **task: Any) -> None:
+        one = {"name": "a", "task": command(text) | task, "dataOutputOverrides": once}
+        write(repo, "w", [{"name": "j", "steps": [one]}])
+
+    with open_repo(there) as pruning:
+        define(f"test -e {flag} && sleep 30; echo '{{}}'")
+        run(pruning)
+        run(pruning)
+        assert pruning.list_versions("host/a", "result") == [2]
+        flag.touch()
+        cancelled = Interruption()
+        threading.Timer(0.7, cancelled.strike).start()
+        workflow = Workflows(pruning).require("w")
+        record = run_workflow(pruning, workflow, options=RunOptions(cancelled=cancelled)).record
+        assert record.status == "cancelled"
+        define("true", inputs={"x": wrong})
+        assert resume_workflow(pruning, record.id).record.status == "failed"
+        assert pruning.list_versions("host/a", "result") == [2]
+        define("echo '{}'")
+        assert resume_workflow(pruning, record.id).record.status == "succeeded"
+        assert pruning.list_versions("host/a", "result") == [3]
 
 
 def test_a_run_leaves_the_reports_that_its_workflow_requires(repo: Repo) -> None:

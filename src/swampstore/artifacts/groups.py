@@ -35,10 +35,12 @@ class Deferral:
     their number but are nobody's latest. They are held for as long as this process lives: after a
     kill, whoever meets them first clears them away, unless the commit had begun: then it is
     finished by the next process. Only the commit waits for the disk, for all of them together.
+    Whether the commit `prunes` is as for `ArtifactStore.save`.
     """
 
-    def __init__(self, store: ArtifactStore) -> None:
+    def __init__(self, store: ArtifactStore, *, prunes: bool = True) -> None:
         self._store = store
+        self._prunes = prunes
         self._writers: list[VersionWriter] = []
         self._saved: list[Receipt] = []
         self._hold = Hold()
@@ -113,7 +115,7 @@ class Deferral:
             mutations.record_all(outcomes)
         self._take()
         self._hold.release()
-        for outcome in outcomes:
+        for outcome in outcomes if self._prunes else ():
             self._store.prune_after(outcome.ref, outcome.stored[-1].metadata)
 
     def _described(self, versions: Mapping[DataRef, Iterable[int]]) -> dict[Receipt, Metadata]:

@@ -85,11 +85,18 @@ class ArtifactStore:
                 )
 
     def save(
-        self, ref: DataRef, content: bytes, draft: Draft, *, group: Hold | None = None
+        self,
+        ref: DataRef,
+        content: bytes,
+        draft: Draft,
+        *,
+        group: Hold | None = None,
+        prunes: bool = True,
     ) -> Metadata:
         """Save bytes as the next version of a name and return its metadata.
 
-        As part of a `group` it waits for the commit, for as long as somebody has that hold.
+        As part of a `group` it waits for the commit, for as long as somebody has that hold. Who may
+        take the version back says that it `prunes` nothing, and calls `prune_after` when it stays.
         Raises ValidationError for a name or draft that cannot be, OwnershipError if the name is
         someone else's, DiskError if the disk refuses; the earlier versions stay as they were.
         """
@@ -115,21 +122,21 @@ class ArtifactStore:
                 raise
             stored = StoredVersion(metadata, deferred)
             self.mutations.record(ref, stored=[stored], marker=marker)
-        if not deferred:
+        if prunes and not deferred:
             self.prune_after(ref, metadata)
         return metadata
 
     def open_writer(
-        self, ref: DataRef, draft: Draft, *, group: Hold | None = None
+        self, ref: DataRef, draft: Draft, *, group: Hold | None = None, prunes: bool = True
     ) -> VersionWriter:
         """Claim the next version and return a writer for its content, of any size.
 
         Nothing is visible until the writer is finalised; leaving its `with` block does that, an
-        exception there gives the claim up. `group` is as for `save`.
+        exception there gives the claim up. `group` and `prunes` are as for `save`.
         """
         self.check_new(ref)
         writer = VersionWriter.claim(self.mutations, self.clock, ref, draft.checked(), group)
-        if group is None:
+        if prunes and group is None:
             writer.on_published = self.prune_after
         return writer
 

@@ -151,11 +151,14 @@ class Artifacts:
         self._bring(self._repo.latest(ref.model, name))
         return self._repo.just_written(ref, self._repo.store.append(ref, content))
 
-    def deferring(self) -> Deferral:
-        """Return a group of versions that become latest together, for a `with` block."""
+    def deferring(self, *, prunes: bool = True) -> Deferral:
+        """Return a group of versions that become latest together, for a `with` block.
+
+        Who may have to take them back afterwards lets the commit prune nothing.
+        """
         from swampstore.artifacts.groups import Deferral
 
-        return Deferral(self._repo.store)
+        return Deferral(self._repo.store, prunes=prunes)
 
     def delete(self, model: str | ModelRef, name: str, *, version: int | None = None) -> Deleted:
         """Delete one version, or the name with all of them; raise NotFoundError without any."""

@@ -218,6 +218,8 @@ class _MethodRun:
             exitCode=self._exit_code,
             outputId=self._id,
         )
+        if status != CANCELLED and not was_rolled_back:
+            self._writing.prune()
         if status == SUCCEEDED and self._repo.config.auto_gc:
             from swampstore.retention import auto_gc_model
 
@@ -325,7 +327,7 @@ class _MethodRun:
         evaluation.evaluate()
         declared = self._target.declared
         if self._request.rollback_on_failure or (declared and declared.rollback_on_failure):
-            self._group = self._writing.group = self._repo.artifacts.deferring()
+            self._group = self._writing.group = self._repo.artifacts.deferring(prunes=False)
         state = RunState(
             repo=self._repo,
             run_id=self._id,

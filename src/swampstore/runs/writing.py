@@ -205,7 +205,8 @@ def _as_json(value: Any) -> str:
 class Writing:
     """Everything that one run writes. With a `group` it becomes visible at the end, or never.
 
-    `lock` is that of a run around this one, in the same session.
+    `lock` is that of a run around this one, in the same session. Older versions stay until
+    `prune`: what a run wrote that did not come to its end may be taken back.
     """
 
     def __init__(
@@ -258,7 +259,7 @@ class Writing:
             return self._repo.start_ephemeral().store.save(ref, content, draft)
         if self.group:
             return self.group.save(ref, content, draft)
-        return self._repo.store.save(ref, content, draft)
+        return self._repo.store.save(ref, content, draft, prunes=False)
 
     def open_writer(
         self, spec: Spec, name: str, said: Mapping[str, Any] | None = None
@@ -270,7 +271,7 @@ class Writing:
             self._repo.check_session(ref.model)
             if self.group:
                 return self.group.open_writer(ref, draft)
-            return self._repo.store.open_writer(ref, draft)
+            return self._repo.store.open_writer(ref, draft, prunes=False)
 
     def finalize(self, spec: Spec, writer: VersionWriter) -> Handle:
         """Make what a writer wrote visible."""
@@ -291,6 +292,13 @@ class Writing:
         )
         self.handles.append(handle)
         return handle
+
+    def prune(self) -> None:
+        """Remove what is beyond the policies of what was written, if saves do that."""
+        written = {one.name: one.metadata for one in self.handles}
+        for name, metadata in written.items():
+            if metadata.lifetime != EPHEMERAL:
+                self._repo.store.prune_after(DataRef(self.origin.model, name), metadata)
 
     def newest(self, name: str) -> Handle | None:
         """Return what this run wrote last under a data name."""

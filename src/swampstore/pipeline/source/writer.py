@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceWriter, WriterCommitMessage
 
-from swampstore.artifacts.versions import read_metadata
+from swampstore.artifacts.versions import read_metadata, stored_versions
 from swampstore.datastore_address import is_url
 from swampstore.errors import SwampstoreError, ValidationError
 from swampstore.files import disk_errors
@@ -202,11 +202,12 @@ class _Work:
     """The session of one job, and how it is undone.
 
     `taken_back` are versions that were saved here, and are no longer; perhaps the remote has them.
+    Ids tell which they are: a push gives others numbers to those that make room for somebody's.
     """
 
     def __init__(self, repo: Repo, models: Sequence[ModelRef]) -> None:
         self.is_saved = False
-        self.taken_back: list[tuple[DataRef, Metadata]] = []
+        self.taken_back: dict[DataRef, dict[str, int]] = {}
         self._repo = repo
         self._models = models
         self._is_doubtful = False
@@ -218,7 +219,7 @@ class _Work:
                 raise NotSavedError(
                     "nothing was saved: the remote cannot be reached, or must not be", hint=_AGAIN
                 )
-            with self._repo.artifacts.deferring() as group:
+            with self._repo.artifacts.deferring(prunes=False) as group:
                 saved: list[tuple[DataRef, Metadata]] = []
                 for row in in_order(rows):
                     ref, draft, *_ = row.drafted
@@ -231,6 +232,9 @@ class _Work:
                     self._take_back(saved)
                     raise
             self.is_saved = True
+            # Not before: what was taken back would leave nothing where one version is kept.
+            for ref, metadata in dict(saved).items():
+                self._repo.store.prune_after(ref, metadata)
 
     def _push(self, deadline: float) -> None:
         """Upload, then commit; what could not be uploaded must not be missing from a commit."""
@@ -245,12 +249,22 @@ class _Work:
             raise
 
     def _take_back(self, saved: list[tuple[DataRef, Metadata]]) -> None:
-        self.taken_back = saved
-        versions: dict[DataRef, list[int]] = {}
         for ref, metadata in saved:
-            versions.setdefault(ref, []).append(metadata.version)
-        for ref, numbers in versions.items():
-            self._repo.store.delete_versions(ref, numbers)
+            self.taken_back.setdefault(ref, {})[metadata.id] = metadata.version
+        for ref, numbers in self.taken_back.items():
+            numbers.update(self._delete_here(ref, numbers))
+
+    def _delete_here(self, ref: DataRef, numbers: Mapping[str, int]) -> dict[str, int]:
+        """Delete the versions with these ids, wherever they are by now; return their numbers."""
+        found: dict[str, int] = {}
+        for metadata, _ in stored_versions(self._repo.tree, ref):
+            if metadata.version < min(numbers.values()):
+                break  # nothing gets a lower number
+            if metadata.id in numbers:
+                found[metadata.id] = metadata.version
+        if found:
+            self._repo.store.delete_versions(ref, sorted(found.values()))
+        return found
 
     def failed(self, error: SwampstoreError) -> NotSavedError:
         """Remove from the remote what got there, and return what to tell."""
@@ -274,12 +288,11 @@ class _Work:
                 if session.is_offline:
                     return False
                 untold: set[str] = set()
-                for ref, metadata in self.taken_back:
-                    found = read_metadata(self._repo.tree, ref, metadata.version)
-                    if found is None:
-                        untold |= self._files(ref, metadata.version)
-                    elif found.id == metadata.id:
-                        self._repo.store.delete_versions(ref, [metadata.version])
+                for ref, numbers in self.taken_back.items():
+                    found = self._delete_here(ref, numbers)
+                    for one in {*numbers} - {*found}:
+                        if read_metadata(self._repo.tree, ref, numbers[one]) is None:
+                            untold |= self._files(ref, numbers[one])
                 self._repo.sync.remove(dict.fromkeys(untold))
         except SwampstoreError:
             return False
