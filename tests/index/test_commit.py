@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import pytest
 from hypothesis import given, settings
@@ -349,6 +349,34 @@ def test_the_next_writer_restores_the_agreement_of_shards_and_monolith(
     assert b.requests() == {"get": 2, "head": 1}
     b.pull()
     assert b.has() == foreign.hashes()
+
+
+def test_two_processes_on_a_cache_never_take_a_monolith_for_one_that_shards_agree_with(
+    a: IndexMachine,
+    b: IndexMachine,
+    foreign: ForeignClient,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    a.commit({raw_rel("m"): "x", raw_rel("n"): "y"})
+    other = IndexMachine(a.cache, a.store.inner)
+    apply = a.base.apply
+
+    def late(**what: Any) -> None:
+        if what.get("facts", {}).get("copy_meta"):
+            # Here, between the question whose copy it is and the answer, the other one pulls.
+            monkeypatch.undo()
+            foreign.commit_monolith_only(m="theirs", o="theirs")
+            other.pull()
+        apply(**what)
+
+    monkeypatch.setattr(a.base, "apply", late)
+    a.commit({raw_rel("n"): "z"})
+    b.pull()
+    a.commit({raw_rel("n"): "w"})
+    b.pull()
+    other.base.close()
+    assert b.has() == foreign.hashes() == holding(m="theirs", n="w", o="theirs")
 
 
 def test_pulling_first_does_not_make_the_next_writer_write_more(

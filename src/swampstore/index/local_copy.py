@@ -33,6 +33,7 @@ _TOKEN = "copy_token"  # noqa: S105 - the condition of a write, no secret
 _SHA256 = "copy_sha256"
 _SCRUBBED = "copy_scrubbed"  # the ETag of one that we have written
 _META = "copy_meta"
+_AGREED_ETAG = "agreed_copy_etag"
 _AGREED_SHA256 = "agreed_copy_sha256"
 _AGREED_META = "agreed_copy_meta"
 
@@ -60,9 +61,10 @@ class LocalCopy:
         It comes from the copy if that is the same, or is what this process wrote if nobody has
         written since. What is returned is not to be changed.
         """
-        etag = self._base.fact(_ETAG)
+        # Of one moment: another process on this cache may keep another one meanwhile.
+        etag, token, sha256, scrubbed = self._base.facts(_ETAG, _TOKEN, _SHA256, _SCRUBBED)
         is_at_hand = same(etag, etag) and self._written.etag == etag
-        data = self._content() if same(etag, etag) and not is_at_hand else None
+        data = _verified(self._path, sha256) if same(etag, etag) and not is_at_hand else None
         if etag is None or not (is_at_hand or data):
             fetched = self._documents.monolith()
             return StoredDocument() if fetched is None else self._received(fetched)
@@ -74,7 +76,6 @@ class LocalCopy:
             return self._received(changed)
         if data is None:
             return self._written
-        token, scrubbed = self._base.facts(_TOKEN, _SCRUBBED)
         return self._documents.parse_monolith(data, etag, token, is_scrubbed=scrubbed == etag)
 
     def fetch(self) -> StoredDocument:
@@ -117,12 +118,11 @@ class LocalCopy:
         Whether it is still ours is looked at by whoever needs it: it is long.
         """
         facts: dict[str, str | None] = {_META: None}
-        agreeing = self._base.fact(_META)
+        etag, agreeing, sha256 = self._base.facts(_ETAG, _META, _SHA256)
         if agreeing is not None:
             with contextlib.suppress(OSError):
                 os.replace(self._path, self._aside)
-                facts[_AGREED_META] = agreeing
-                facts[_AGREED_SHA256] = self._base.fact(_SHA256)
+                facts |= {_AGREED_ETAG: etag, _AGREED_META: agreeing, _AGREED_SHA256: sha256}
         return facts
 
     def agrees(self, etag: str, meta_text: str) -> None:
@@ -130,7 +130,8 @@ class LocalCopy:
         ours, agreeing = self._base.facts(_ETAG, _META)
         if ours != etag or agreeing == meta_text:
             return
-        self._base.apply(facts={_META: meta_text, _AGREED_META: None, _AGREED_SHA256: None})
+        gone = dict.fromkeys((_AGREED_ETAG, _AGREED_META, _AGREED_SHA256))
+        self._base.apply(facts={_META: meta_text, **gone})
         with contextlib.suppress(OSError):
             os.unlink(self._aside)
 
@@ -147,22 +148,23 @@ class LocalCopy:
 
     def last_agreed(self) -> AgreedCopy | None:
         """Return the latest monolith we have that a `_meta.json` agreed with."""
-        return self._agreed(self._path, _META, _SHA256) or self._agreed(
-            self._aside, _AGREED_META, _AGREED_SHA256
+        return self._agreed(self._path, _ETAG, _META, _SHA256) or self._agreed(
+            self._aside, _AGREED_ETAG, _AGREED_META, _AGREED_SHA256
         )
 
-    def _agreed(self, path: str, meta_fact: str, sha256_fact: str) -> AgreedCopy | None:
-        text = self._base.fact(meta_fact)
-        data = None if text is None else _verified(path, self._base.fact(sha256_fact))
+    def _agreed(self, path: str, *facts: str) -> AgreedCopy | None:
+        etag, text, sha256 = self._base.facts(*facts)
+        data = None if text is None else _verified(path, sha256)
         if text is None or data is None:
             return None
         try:
-            return AgreedCopy(decode_monolith(data).entries, decode_meta(text.encode()))
+            meta = decode_meta(text.encode())
+            # Another process on this cache may have kept another one while this was noted.
+            if not same(meta.monolith, etag):
+                return None
+            return AgreedCopy(decode_monolith(data).entries, meta)
         except IndexDamagedError:
             return None
-
-    def _content(self) -> bytes | None:
-        return _verified(self._path, self._base.fact(_SHA256))
 
 
 def _verified(path: str, sha256: str | None) -> bytes | None:
