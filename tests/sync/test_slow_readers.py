@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from swampstore import Repo
-from swampstore.errors import ContentMissingError
+from swampstore.errors import ContentMissingError, ContentOutdatedError
+from swampstore.index.documents import Documents
+from swampstore.stores.protocol import Fetched
 from swampstore.sync.downloads import Downloader
 from swampstore.sync.pull_plan import PullPlanner, PullWork
 from swampstore.sync.service import SyncService
@@ -159,3 +161,39 @@ def test_content_that_is_evicted_before_its_reader_has_opened_it_is_fetched_agai
 
         monkeypatch.setattr(SyncService, "hydrate", lose_it_once)
         assert read(repo) == "one"
+
+
+def test_a_reader_who_hears_late_of_the_index_undoes_no_deletion(
+    ana: Machine, reader: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ana.open() as repo:
+        repo.artifacts.save(MODEL, "old", "deleted")
+        repo.sync.push()
+        repo.sync.migrate_index()
+    assert reader("sync").status == 0
+    with reader.open() as repo:
+        assert contents(repo, MODEL, "old") == ["deleted"]
+    append(ana)
+    with ana.open() as repo:
+        repo.artifacts.delete(MODEL, "old")
+        repo.sync.push()
+    ask = Documents.meta_unless
+    with reader.open() as repo, reader.open() as other:
+
+        def slow(documents: Documents, etag: str) -> Fetched | None:
+            answer = ask(documents, etag)
+            monkeypatch.setattr(Documents, "meta_unless", ask)
+            other.artifacts.save(MODEL, "new", "saved")
+            other.sync.push()
+            return answer
+
+        monkeypatch.setattr(Documents, "meta_unless", slow)
+        with pytest.raises(ContentOutdatedError):
+            read(repo)
+    for machine in (reader, ana, reader):
+        assert machine("sync").status == 0
+    for machine in (reader, ana):
+        with machine.open() as repo:
+            assert contents(repo, MODEL, "new") == ["saved"]
+            assert contents(repo, MODEL, "old") == []
+            assert contents(repo, MODEL, "state") == ["one and two"]

@@ -10,6 +10,7 @@ old client goes unnoticed for that long. On version 2 the monolith is frozen and
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -54,9 +55,22 @@ _MONOLITH_EVERY = timedelta(seconds=60)
 _MOMENT = 10
 
 
+class _Before(NamedTuple):
+    """What the base remembered of the index when a question was asked; see `State.is_another`.
+
+    Readers do not hold the cache: by the time of the answer, a sync may have committed, and an
+    answer that is older than that does not say that the numbers went back.
+    """
+
+    version: str | None = None
+    commit_seq: str | None = None
+    origin: str | None = None
+
+
 class _Answer(msgspec.Struct, frozen=True):
     """What the store said about `_meta.json`: its content, nothing new, or that there is none."""
 
+    before: _Before
     fetched: Fetched | None = None
     is_unchanged: bool = False
 
@@ -292,49 +306,49 @@ class Watch:
     def _ask(self, etag: str | None) -> _Answer:
         # A monolith that was seen before this question may be replaced by now, like the rest.
         self._confirmed = self._monolith = None
+        before = _Before(*self._base.facts(INDEX_VERSION, COMMIT_SEQ, ORIGIN))
         if etag is None:
-            return _Answer(self._documents.meta())
+            return _Answer(before, self._documents.meta())
         try:
             fetched = self._documents.meta_unless(etag)
         except ObjectNotFoundError:
-            return _Answer()
-        return _Answer(fetched, is_unchanged=fetched is None)
+            return _Answer(before)
+        return _Answer(before, fetched, is_unchanged=fetched is None)
 
     def _interpret(self, answer: _Answer) -> MetaSnapshot:
         if answer.fetched is None:
-            return self._without_meta(None, None)
+            return self._without_meta(None, None, answer.before)
         info, data = answer.fetched
         try:
             meta = decode_meta(data)
         except IndexDamagedError:
-            return self._without_meta(info.etag, info.token)
+            return self._without_meta(info.etag, info.token, answer.before)
         text = MetaText.of(data, meta)
         self._last = text, meta
         meta = self._with_origin(meta)
         snapshot = MetaSnapshot(meta.version, meta, text, info.etag, info.token)
         stale = version_of(meta.version).stale_facts
         facts = meta_facts(self._base, meta, text, info.etag, info.token, stale)
-        self._base.apply(facts=facts | self._anew(snapshot))
+        self._base.apply(facts=facts | self._anew(snapshot, answer.before))
         return snapshot
 
-    def _without_meta(self, etag: str | None, token: str | None) -> MetaSnapshot:
+    def _without_meta(self, etag: str | None, token: str | None, before: _Before) -> MetaSnapshot:
         """Forget that the last `_meta.json` is there, but not what it said; see what else is."""
         if self._base.fact(META_ETAG) is not None:
             self._base.apply(facts=dict.fromkeys((META_ETAG, META_TOKEN)))
         snapshot = self._recovery.without_meta(etag, token)
-        self._base.apply(facts=self._anew(snapshot))
+        self._base.apply(facts=self._anew(snapshot, before))
         if snapshot.exists and self._base.fact(INDEX_VERSION) != str(snapshot.version):
             self._base.apply(facts={INDEX_VERSION: str(snapshot.version)})
         if snapshot.exists:
             self._base.apply(facts=origin_facts(self._base, snapshot.origin))
         return snapshot
 
-    def _anew(self, snapshot: MetaSnapshot) -> dict[str, str | None]:
+    def _anew(self, snapshot: MetaSnapshot, before: _Before) -> dict[str, str | None]:
         """Return the fact that the remote is not the one it was, if that is so.
 
         It is remembered together with what was seen: by that alone nobody could tell any more.
         """
-        before = self._base.facts(INDEX_VERSION, COMMIT_SEQ, ORIGIN)
         # A base that has just started over knows nothing but what was deleted here.
         is_gone = not snapshot.exists and not self.is_fresh
         is_another = is_gone or snapshot.state.is_another(*before)
