@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tracemalloc
@@ -22,10 +23,13 @@ from swampstore.artifacts.recovery import sweep
 from swampstore.cli import main
 from swampstore.datastore_address import Address
 from swampstore.doctor import Finding, Report, examine
+from swampstore.doctor.catalog import ReadOnlyRows
 from swampstore.doctor.index import ObjectCheck
 from swampstore.doctor.remote import permissions
 from swampstore.errors import DiskError
+from swampstore.files import sqlite_file
 from swampstore.index.base import BASE
+from swampstore.index.base_view import BaseView
 from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.format import Document
 from swampstore.index.meta import Meta, encode_meta
@@ -578,6 +582,46 @@ def test_a_damaged_base_is_found_and_started_afresh(repo: Repo, cache: Path) -> 
     assert not repo.sync.pull().conflicts
     assert not repo.sync.push().changes  # all was looked at, since nothing told what is new
     assert (failures(examine(repo)), warnings(examine(repo))) == (set(), set())
+
+
+@pytest.mark.parametrize(
+    ("place", "view"),
+    [
+        (lambda repo: repo.config.base + f"/{BASE}", BaseView),
+        (lambda repo: repo.config.local_dir + "/swampstore.db", ReadOnlyRows),
+    ],
+    ids=["base", "catalog"],
+)
+def test_what_others_are_at_for_long_is_not_damaged(
+    reopen: Callable[..., Repo],
+    repo: Repo,
+    monkeypatch: pytest.MonkeyPatch,
+    place: Callable[[Repo], str],
+    view: type[Any],
+) -> None:
+    assert examine(repo).ok
+    known, rows = repo.connection.base.count(), repo.catalog.counts()
+    path = place(repo)
+    repo.close()
+    monkeypatch.setattr(sqlite_file, "_BUSY_SECONDS", 0.01)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("PRAGMA locking_mode = EXCLUSIVE")
+    other.execute("BEGIN EXCLUSIVE")
+    close = view.close
+
+    def late(self: Any) -> None:
+        close(self)
+        other.close()  # when it was looked at, they are done
+
+    monkeypatch.setattr(view, "close", late)
+    with reopen() as again:
+        report = examine(again, repair=True)
+        assert any(
+            "is locked" in text for one in report.findings for text in (one.message, *one.details)
+        )
+        assert again.connection.base.count() == known
+        assert again.catalog.counts() == rows
+    assert not list(Path(path).parent.glob("*damaged*"))
 
 
 @pytest.mark.parametrize("name", [JOURNAL, ".datastore-sync-state.json"])

@@ -18,6 +18,7 @@ from swampstore.doctor import checks
 from swampstore.doctor.findings import Finding, Problems
 from swampstore.errors import SwampstoreError
 from swampstore.files import disk_errors
+from swampstore.files.sqlite_file import not_its_fault
 from swampstore.index.base import BASE
 from swampstore.index.base_view import BaseView
 from swampstore.index.path_kinds import CONFLICTS, is_copy_of_derived
@@ -82,6 +83,9 @@ class CacheChecks:
                 self._look_for_absent(view, absent)
                 return view.not_held()
         except sqlite3.Error as error:
+            if kept_from := not_its_fault(f"{self._cache}/{BASE}", error):
+                bookkeeping.add(kept_from.message)
+                return 0
             complaint = str(error)
         finally:
             if view is not None:
@@ -151,7 +155,9 @@ class CacheChecks:
         if not self._repair:
             return False
         try:
-            self._repo.connection.base.clear()
+            connection = self._repo.connection
+            with connection.service.holding_cache():  # a sync would note what it did without it
+                connection.base.clear()
         except SwampstoreError as error:
             notice("the base of the cache stays as it is: %s", error.message)
             return False

@@ -15,7 +15,7 @@ from swampstore.doctor.data import NameHealth
 from swampstore.doctor.findings import Completeness, Finding, Problems
 from swampstore.errors import SwampstoreError
 from swampstore.files import Tree
-from swampstore.files.sqlite_file import is_about_the_disk, set_aside, unusable, view_sqlite
+from swampstore.files.sqlite_file import not_its_fault, set_aside, view_sqlite
 from swampstore.formats import refuse_newer
 from swampstore.layout import METADATA, DataRef
 
@@ -48,7 +48,7 @@ class ReadOnlyRows:
 def look_at_catalog(path: str, namespace: str) -> tuple[Finding, Catalog | None]:
     """Check a catalog file; return it too if it can be used.
 
-    Raises NewerFormatError, and DiskError where it is the disk that keeps it from being read.
+    Raises NewerFormatError, and DiskError where something else keeps it from being read.
     """
     if not os.path.lexists(path):
         return Finding(_CHECK, passed=True, message="there is none yet; a query makes one"), None
@@ -80,9 +80,9 @@ def _complaint(rows: ReadOnlyRows, path: str) -> str:
 
 
 def _said_of(path: str, error: sqlite3.Error) -> str:
-    """Return what is said against a file; raises DiskError if that is said of the disk."""
-    if is_about_the_disk(error) and not os.path.isdir(path):
-        raise unusable(path, error) from error
+    """Return what is said against a file; raises DiskError if the file may be sound."""
+    if kept_from := not_its_fault(path, error):
+        raise kept_from from error
     return str(error)
 
 

@@ -210,6 +210,20 @@ def unusable(path: str, error: sqlite3.Error) -> DiskError:
     )
 
 
+def not_its_fault(path: str, error: sqlite3.Error) -> DiskError | None:
+    """Return the error for a file that may be sound, None if the file itself is to blame.
+
+    The disk refuses, or others are at work on it for longer than anybody waits.
+    """
+    if code_of(error) in _BUSY:
+        return DiskError(
+            f"{path} cannot be used: {error}",
+            hint="Try again when no other program works on it; nothing was lost.",
+        )
+    is_disk = is_about_the_disk(error) and not os.path.isdir(path)
+    return unusable(path, error) if is_disk else None
+
+
 def _file_id(path: str) -> tuple[int, int] | None:
     try:
         found = os.stat(path)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from swampstore.artifacts.content import There
-from swampstore.files.sqlite_file import view_sqlite
+from swampstore.files.sqlite_file import not_its_fault, view_sqlite
 from swampstore.formats import refuse_newer
 from swampstore.index.base import BASE, HELD_CONTENT
 from swampstore.layout import METADATA
@@ -29,12 +29,17 @@ class BaseView:
         self._db = view_sqlite(path)
 
     def complaint(self) -> str:
-        """Return what is wrong with the file, empty if nothing is; raise NewerFormatError."""
+        """Return what is wrong with the file, empty if nothing is.
+
+        Raises NewerFormatError, and sqlite3.Error where something else keeps it from being read.
+        """
         try:
             refuse_newer("base", self._first("PRAGMA user_version"), self._path)
             verdict = self._first("PRAGMA quick_check(1)")
             self._first("SELECT stamp FROM owner")
         except sqlite3.Error as error:
+            if not_its_fault(self._path, error):
+                raise
             return str(error)
         return "" if verdict == "ok" else str(verdict)
 
