@@ -19,6 +19,7 @@ from swampstore.runs.outputs import Outputs
 from swampstore.runs.tracker import Run, Tracker
 from swampstore.runs.workflow.record import RunRecords
 from swampstore.runs.workflow.resume import find_run
+from swampstore.sync.run_progress import goes_on_from
 from tests.support.command_line import run_on_terminal
 from tests.support.machines import Machine, ana, bob, bucket
 
@@ -288,3 +289,49 @@ def test_a_run_commits_once_for_each_step_and_once_at_its_end(ana: Machine) -> N
     before = commits()
     assert ana("workflow", "run", "w").status == 0
     assert commits() == before + 3
+
+
+def test_a_run_that_ended_elsewhere_is_over_also_where_it_waited_before(
+    ana: Machine, bob: Machine, bucket: Path, tmp_path: Path
+) -> None:
+    ask = {"name": "ask", "dependsOn": ["a"], "task": {"type": "manual_approval", "prompt": "Go?"}}
+    define(ana, "w", [step("a", "echo '{}'"), ask])
+    run_id = json.loads(ana("workflow", "run", "w", "--json").stdout)["id"]
+    (other := tmp_path / "other").mkdir()
+    assert ana("datastore", "setup", f"file://{other}").status == 0
+    assert ana("workflow", "approve", run_id, "--resume").status == 0
+    back = ana("datastore", "setup", f"file://{bucket}")
+    assert back.status == 0
+    assert "the run went on here" in back.stdout.decode()
+    assert ana("workflow", "show", run_id, "--json").json["status"] == "succeeded"
+    assert bob("sync", "--pull").status == 0
+    assert bob("workflow", "show", run_id, "--json").json["status"] == "succeeded"
+
+
+def test_only_what_says_all_of_a_record_and_more_goes_on_from_it() -> None:
+    def record(*steps: dict[str, Any], **members: Any) -> bytes:
+        jobs = [{"jobName": "j", "steps": list(steps)}]
+        return json.dumps({"id": "r", "workflowId": "w", "jobs": jobs, **members}).encode()
+
+    def at(status: str, *outputs: str, name: str = "a", **members: Any) -> dict[str, Any]:
+        return {"stepName": name, "status": status, "outputs": list(outputs), **members}
+
+    yes, no = {"approved": True}, {"approved": False}
+    for before, after in (
+        (record(at("pending")), record(at("running"))),
+        (record(at("waiting_approval")), record(at("succeeded", approvalDecision=yes))),
+        (record(at("failed", "1")), record(at("succeeded", "1", "2"))),
+        (record(at("pending", name="x")), record(at("pending", name="x-1"))),
+        (record(at("succeeded")), record(at("failed"))),
+        (record(at("succeeded", "1")), record(at("succeeded", "2"))),
+        (record(at("failed", approvalDecision=no)), record(at("succeeded", approvalDecision=yes))),
+        (record(at("running"), id="q"), record(at("succeeded"))),
+        (b"{", record(at("succeeded"))),
+        (record(), b"jobs: 1"),
+    ):
+        is_later = before in (record(at("pending")), record(at("waiting_approval"))) or (
+            b'"failed", "outputs": ["1"]' in before
+        )
+        assert goes_on_from(before, after) is is_later, (before, after)
+        assert not goes_on_from(after, before)
+        assert not goes_on_from(after, after)

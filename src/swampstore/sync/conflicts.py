@@ -1,7 +1,8 @@
 """Settling the conflicts of a push, so that both sides keep their data.
 
 Versions whose number others took get the next free one. Of any other file theirs stays, and ours
-is kept as a copy beside it (docs/decisions/0017-only-known-content-is-replaced.md).
+is kept as a copy beside it (docs/decisions/0017-only-known-content-is-replaced.md); of the record
+of a workflow run that went on here it is theirs that is kept beside.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 from collections.abc import Iterable, Iterator
 
 from swampstore.errors import SwampstoreError
+from swampstore.files import read_file
 from swampstore.files.signature import signature
 from swampstore.index.format import Entry
 from swampstore.index.partitions import Scope
@@ -23,13 +25,15 @@ from swampstore.index.path_kinds import (
 )
 from swampstore.index.results import Conflict
 from swampstore.index.state import View
-from swampstore.layout import RAW
+from swampstore.layout import RAW, workflow_run_of
 from swampstore.stores.errors import StoreError
 from swampstore.sync import merge
+from swampstore.sync.arrivals import Arrival
 from swampstore.sync.context import SyncContext
-from swampstore.sync.hashing import hash_beginning_of
+from swampstore.sync.hashing import hash_beginning_of, hash_file
 from swampstore.sync.lost_base import has_come, numbered_anew, still_to_come, told_again
 from swampstore.sync.push_plan import Plan, PreparedPush
+from swampstore.sync.run_progress import goes_on_from
 from swampstore.sync.scan import Changed, Links, LocalScan, hashed, removed_rels
 from swampstore.sync.transfer import take_remote
 from swampstore.sync.uploads import Occupied, is_placed_by_us
@@ -57,7 +61,9 @@ class Conflicts:
                 self._renumber(name_rel, clashing, taken, changed, prepared)
         for rel, (change, entry) in plan.copies.items():
             with self._giving_up(rel, changed, prepared):
-                self._keep_both(rel, change, entry, changed, prepared)
+                copy = self._keep_both(rel, change, entry, changed, prepared)
+                if workflow_run_of(rel) is not None:
+                    self._go_on(rel, copy, changed, prepared)
 
     def remove_copies(self, changed: dict[str, Changed], prepared: PreparedPush) -> None:
         """Remove versions that others have by now under another number, instead of telling of them.
@@ -157,7 +163,7 @@ class Conflicts:
         entry: Entry,
         changed: dict[str, Changed],
         prepared: PreparedPush,
-    ) -> None:
+    ) -> str:
         change = hashed(self._context, change)
         assert change.sha256 is not None
         copy = keep_copy(self._context, rel, change.sha256)
@@ -168,6 +174,25 @@ class Conflicts:
         del changed[rel]
         again = self._local.paths([copy])
         changed.update((one.rel, one) for one in again.changed)
+        return copy
+
+    def _go_on(
+        self, rel: str, copy: str, changed: dict[str, Changed], prepared: PreparedPush
+    ) -> None:
+        """Put ours in the place of theirs again where theirs is but an earlier state of a run."""
+        path, kept = self._context.names.local(rel), self._context.names.local(copy)
+        theirs, ours = read_file(path), read_file(kept)
+        if theirs is None or ours is None or not goes_on_from(theirs, ours):
+            return
+        beside = keep_copy(self._context, rel, hash_file(path)[0])
+        self._context.tracker.mark(self._context.names.mark(rel))
+        self._context.installer.keep_copy(kept, path)
+        self._context.installer.install([Arrival(copy, None, signature(kept))])
+        changed.pop(copy, None)
+        prepared.told[-1] = Conflict(rel, f"the run went on here; where it was there is {beside}")
+        again = self._local.paths([rel, copy, beside])
+        changed.update((one.rel, one) for one in again.changed)
+        prepared.deleted.update((known.rel, known) for known in again.deleted)
 
     def make_room(
         self, occupied: list[Occupied], changed: dict[str, Changed], prepared: PreparedPush
