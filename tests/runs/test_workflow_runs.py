@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from swampstore import Repo, init_repo, open_repo
+from swampstore.layout import ModelRef
 from swampstore.marker import update_marker
 from swampstore.runs.errors import NotResumableError
 from swampstore.runs.processes import Interruption
@@ -251,6 +252,29 @@ def test_a_guard_that_is_true_skips_its_step(repo: Repo) -> None:
     record = run(repo, inputs={"quick": True}).record
     assert steps(record) == {"a": "skipped", "b": "succeeded", "c": "failed"}
     assert record.job("j").step("a").reason == "guarded"
+
+
+def test_a_step_whose_guard_could_not_be_asked_is_guarded_when_the_run_goes_on(repo: Repo) -> None:
+    guard = "data.latest('host/x', 'state').attributes.done"
+    write(repo, "w", [{"name": "j", "steps": [step("a", guard=guard)]}])
+    record = run(repo).record
+    assert steps(record) == {"a": "failed"}
+    repo.artifacts.save("host/x", "state", {"done": True})
+    record = resume_workflow(repo, record.id).record
+    assert steps(record) == {"a": "skipped"}
+    assert repo.catalog.names(ModelRef("host", "a")) == []
+
+
+def test_a_step_that_was_killed_before_its_guard_was_asked_is_guarded(repo: Repo) -> None:
+    write(repo, "w", [{"name": "j", "steps": [step("a", guard="true")]}])
+    record = run(repo).record
+    found = record.job("j").step("a")
+    found.status, found.reason, found.model = "running", None, "host/a"
+    record.status = record.job("j").status = "running"
+    record.pid = 4_000_000
+    RunRecords(repo).save(record)
+    record = resume_workflow(repo, record.id).record
+    assert steps(record) == {"a": "skipped"}
 
 
 def test_an_assertion_sees_the_data_of_steps_before_it(repo: Repo) -> None:

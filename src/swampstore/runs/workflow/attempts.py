@@ -71,13 +71,15 @@ class MethodAttempts:
             began_before = self._record.model is not None
             if not self._state.begin(model=str(ref)):
                 return
-            if not began_before and self._state.is_guarded(repo):
-                self._state.end(Outcome(SKIPPED, reason=GUARDED))
-                return
             outcome: Outcome | None = None
             if began_before:
                 # What is taken back has to leave the remote before its numbers are used again.
                 outcome = self._session(repo, ref, lambda: self._adopted(repo, ref))
+            # That it began says nothing of its guard, which may not have been asked, or not have
+            # answered. An attempt that came to its end does.
+            if outcome is None and not self._record.outputs and self._state.is_guarded(repo):
+                self._state.end(Outcome(SKIPPED, reason=GUARDED))
+                return
             while outcome is None or self._goes_on_after(outcome):
                 outcome = self._session(repo, ref, lambda: self._attempt(repo, model))
 
