@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from swampstore import Repo, open_repo
 from swampstore.artifacts.save import ArtifactStore
 from swampstore.errors import DiskError
+from swampstore.files import write_all
 from tests.support.command_line import CommandLine, run_on_terminal
 
 MODEL = "aws/ec2/i-1"
@@ -164,11 +166,35 @@ def test_append_adds_to_a_streaming_version(cli: CommandLine, repo: Repo) -> Non
 def test_append_adds_a_file_in_pieces(
     cli: CommandLine, repo: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swampstore.cli.data.put._APPEND_CHUNK", 3)
+    monkeypatch.setattr("swampstore.repo.saving._PIECE", 3)
     (tmp_path / "more").write_bytes(b"0123456789")
     cli("data", "put", MODEL, "log", "--streaming", stdin=b"")
     assert cli("data", "put", MODEL, "log", str(tmp_path / "more"), "--append").status == 0
     assert repo.latest(MODEL, "log").bytes() == b"0123456789"
+
+
+def test_a_large_file_is_appended_as_a_whole_or_not_at_all(
+    cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli("data", "put", MODEL, "log", "-", "--streaming", stdin=b"first\n")
+    (large := tmp_path / "large").write_bytes(b"x" * (10 << 20))
+    written = 0
+
+    def write_until_full(fd: int, data: bytes) -> None:
+        nonlocal written
+        written += len(data)
+        if written > 9 << 20:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_all(fd, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("swampstore.files.tree.write_all", write_until_full)
+        outcome = cli("data", "put", MODEL, "log", str(large), "--append")
+    assert outcome.status != 0
+    assert cli("data", "get", MODEL, "log", "--raw").stdout == b"first\n"
+    assert cli("data", "put", MODEL, "log", str(large), "--append").status == 0
+    found = cli("data", "get", MODEL, "log", "--raw").stdout
+    assert found == b"first\n" + large.read_bytes()
 
 
 def test_append_to_what_is_not_streaming_is_an_error(cli: CommandLine) -> None:

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -140,9 +140,10 @@ class ArtifactStore:
             writer.on_published = self.prune_after
         return writer
 
-    def append(self, ref: DataRef, data: bytes) -> Metadata:
-        """Add bytes to the latest version, which must be a streaming one.
+    def append(self, ref: DataRef, data: Iterable[bytes]) -> Metadata:
+        """Add bytes, in any number of pieces, to the latest version, which must be a streaming one.
 
+        All of it is there afterwards, or nothing. The name is locked until all pieces have come.
         Raises ContentDamagedError if its content is not what was saved: that could not be told any
         more afterwards.
         """
@@ -154,7 +155,8 @@ class ArtifactStore:
                     hint="Save it with streaming on first, or save a new version.",
                 )
             raw = ref.file_rel(metadata.version, RAW)
-            if self.tree.size(raw) is None:
+            size = self.tree.size(raw)
+            if size is None:
                 raise _missing_content(ref, metadata.version)
             if metadata.checksum and self._beginning(raw, metadata.size) != metadata.checksum:
                 raise ContentDamagedError(
@@ -162,7 +164,8 @@ class ArtifactStore:
                     " was saved, so nothing is added to it",
                     hint="Run `swampstore doctor --deep`, which tells where a good copy is.",
                 )
-            size = change.append(raw, data)
+            for piece in data:
+                size = change.append(raw, piece)
             metadata = replace(metadata, size=size, checksum=None)
             change.write(ref.file_rel(metadata.version, METADATA), encode(metadata))
             change.sync_dir(ref.version_rel(metadata.version))

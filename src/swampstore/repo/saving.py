@@ -43,6 +43,8 @@ Content = (
     | os.PathLike[str]
 )
 JSON = "application/json"
+# How much of a file is appended at a time.
+_PIECE = 8 << 20
 
 
 class Artifacts:
@@ -142,14 +144,17 @@ class Artifacts:
         with self._repo.store.open_writer(ref, draft or Draft(inherits=True)) as writer:
             yield writer
 
-    def append(self, model: str | ModelRef, name: str, data: bytes | str) -> Artifact:
-        """Add to the latest version, which must have been saved with `streaming`."""
+    def append(self, model: str | ModelRef, name: str, data: bytes | str | BinaryIO) -> Artifact:
+        """Add to the latest version, which must have been saved with `streaming`.
+
+        What a file holds is added as a whole, or not at all; nobody else can save meanwhile.
+        """
         ref = self._ref(model, name)
-        content = data.encode() if isinstance(data, str) else data
+        pieces = _pieces(data)
         if held := self._repo.holder(ref):
-            return self._at(ref, held.store.append(ref, content))
+            return self._at(ref, held.store.append(ref, b"".join(pieces)))
         self._bring(self._repo.latest(ref.model, name))
-        return self._repo.just_written(ref, self._repo.store.append(ref, content))
+        return self._repo.just_written(ref, self._repo.store.append(ref, pieces))
 
     def deferring(self, *, prunes: bool = True) -> Deferral:
         """Return a group of versions that become latest together, for a `with` block.
@@ -224,3 +229,14 @@ def _content(content: Any) -> tuple[BinaryIO | None, bytes, str]:
             f"the content cannot be written as JSON: {error}",
             hint="Pass bytes, text, a Path, an open file, or dicts, lists, numbers and strings.",
         ) from error
+
+
+def _pieces(data: bytes | str | BinaryIO) -> Iterator[bytes]:
+    """Yield content that is to be appended, that of a file in pieces."""
+    if isinstance(data, str):
+        yield data.encode()
+    elif isinstance(data, bytes | bytearray | memoryview):
+        yield bytes(data)
+    else:
+        while piece := data.read(_PIECE):
+            yield piece

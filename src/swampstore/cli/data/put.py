@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from swampstore.artifact import Artifact
     from swampstore.repo import Repo
 
-_APPEND_CHUNK = 8 << 20
 _CHUNK = 1 << 20
 _IN_MEMORY = 8 << 20
 STDIN = "-"
@@ -246,14 +245,6 @@ def _append(
         return repo.artifacts.append(model, name, _json_bytes(json_value))
     if not isinstance(file, str):
         assert file is not None
-        return _append_from(repo, model, name, file)
+        return repo.artifacts.append(model, name, file)
     with open(file, "rb") as source:
-        return _append_from(repo, model, name, source)
-
-
-def _append_from(repo: Repo, model: str, name: str, source: BinaryIO) -> Artifact:
-    """Append what a file holds, whatever its size."""
-    artifact = repo.artifacts.append(model, name, source.read(_APPEND_CHUNK))
-    while chunk := source.read(_APPEND_CHUNK):
-        artifact = repo.artifacts.append(model, name, chunk)
-    return artifact
+        return repo.artifacts.append(model, name, source)
