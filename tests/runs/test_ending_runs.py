@@ -12,12 +12,17 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from swampstore import Repo, open_repo
+from swampstore.audit import events
 from swampstore.retention.runs import RunRecords
+from swampstore.runs.method_request import MethodRequest, RunListener
+from swampstore.runs.method_run import run_method
 from swampstore.runs.outputs import Outputs
+from swampstore.runs.tracker import Tracker
 from swampstore.stores.errors import StoreUnreachableError
 from tests.support.command_line import environment, run_process
 from tests.support.machines import Machine
@@ -229,6 +234,27 @@ def test_a_lock_that_is_lost_fails_the_run_and_its_record_says_so(
         newest = next(Outputs(repo).all())
         assert newest.status == "failed"
         assert "lock" in (newest.error or {})["message"]
+
+
+def test_a_lock_that_is_lost_at_the_end_fails_the_run_for_everybody_who_asks(
+    ana: Machine, bob: Machine, bucket: Path
+) -> None:
+    class Taking(RunListener):
+        def event(self, kind: str, **details: Any) -> None:
+            del details
+            if kind == "finished":
+                released = bob("datastore", "lock", "release", "--model", MODEL, "--force")
+                assert released.status == 0, released.err
+
+    for machine in (ana, bob):
+        machine.use(bucket)
+    with ana.open() as repo:
+        request = MethodRequest(MODEL, "scan", command=["true"])
+        assert run_method(repo, request, listener=Taking()).status == "failed"
+        assert [one.status for one in Outputs(repo).all()] == ["failed"]
+        assert [one.status for one in Tracker(repo).list()] == ["failed"]
+        *_, last = events(repo, kind="run")
+        assert last.members["status"] == "failed"
 
 
 def test_the_log_beside_a_record_goes_with_it_when_runs_are_collected(

@@ -95,6 +95,25 @@ def run(
     return result
 
 
+def correct(repo: Repo, output: Output) -> None:
+    """Tell of a run as its record does, which was changed after the run had told of its end."""
+    Tracker(repo).correct(output.id, output.status)
+    _tell(repo, output, EXIT_ERROR)
+
+
+def _tell(repo: Repo, output: Output, exit_code: int) -> None:
+    record(
+        repo,
+        "run",
+        command=f"run {output.model} {output.method}",
+        model=output.model,
+        method=output.method,
+        status=output.status,
+        exitCode=exit_code,
+        outputId=output.id,
+    )
+
+
 class _MethodRun:
     """One run. Its parts are made in the order in which they are needed."""
 
@@ -156,7 +175,9 @@ class _MethodRun:
         """Say in the record that somebody took the lock over; that is nobody else's file."""
         self._exit_code = EXIT_ERROR
         failed = output or self._output(FAILED, error)
-        return self._record.save(failed._replace(status=FAILED, error=self._told(error)))
+        saved = self._record.save(failed._replace(status=FAILED, error=self._told(error)))
+        correct(self._repo, saved)
+        return saved
 
     def _run(self) -> Output:
         self._record.begin()
@@ -208,16 +229,7 @@ class _MethodRun:
         if self._wanted_reports and status != CANCELLED and not was_rolled_back:
             output = self._reported(output)
         output = self._record.save(output)
-        record(
-            self._repo,
-            "run",
-            command=f"run {self._model} {self._method}",
-            model=self._model,
-            method=self._method,
-            status=output.status,
-            exitCode=self._exit_code,
-            outputId=self._id,
-        )
+        _tell(self._repo, output, self._exit_code)
         if status != CANCELLED and not was_rolled_back:
             self._writing.prune()
         if status == SUCCEEDED and self._repo.config.auto_gc:

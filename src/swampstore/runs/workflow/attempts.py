@@ -22,7 +22,7 @@ from swampstore.locks.record import LockLostError
 from swampstore.repo.querying import cel_text, model_is
 from swampstore.runs.method_plan import find_target
 from swampstore.runs.method_request import MethodRequest, RunListener
-from swampstore.runs.method_run import run_method
+from swampstore.runs.method_run import correct, run_method
 from swampstore.runs.outputs import Output, Outputs, WrittenArtifact
 from swampstore.runs.workflow import events
 from swampstore.runs.workflow.conditions import FAILED, SKIPPED, SUCCEEDED
@@ -116,7 +116,7 @@ class MethodAttempts:
         lost = replace(outcome, status=FAILED, error=error_text(error), may_retry=False)
         if outcome.source is not None:
             failed = {"message": error.message}
-            Outputs(repo).save(outcome.source._replace(status=FAILED, error=failed))
+            correct(repo, Outputs(repo).save(outcome.source._replace(status=FAILED, error=failed)))
         with self._run.live:
             self._state.note(lost)
         return lost
