@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from swampstore import ModelRef
+from swampstore.catalog import export
 from swampstore.catalog.export import EXPORT
 from swampstore.errors import ValidationError
 from swampstore.marker import update_marker
@@ -165,6 +166,30 @@ def test_a_session_on_one_model_publishes_nothing_old_of_the_others(
     with second.open() as repo, repo.session(["aws/ec2/i-3"]):
         repo.artifacts.delete("aws/ec2/i-3", "state")
     assert sorted(published(infra, tmp_path)) == [*shown[:2], ("i-4", "state", 1)]
+
+
+@pytest.mark.parametrize("small", [export.SMALL_BYTES, 1])
+def test_an_export_that_could_not_be_pushed_hides_nothing_that_others_published_since(
+    infra: Machine,
+    machine: MakeMachine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    small: int,
+) -> None:
+    second = machine("infra-2", "infra")
+    with second.open() as repo:
+        repo.sync.pull([ModelRef.parse("aws/ec2/i-2")])
+    save(second, "aws/ec2/i-2", "state", "2")
+    with second.open() as repo:
+        assert repo.export_catalog()  # nobody answers, and the push ends here
+    monkeypatch.setattr(export, "SMALL_BYTES", small)
+    save(infra, WEB, "state", "newer")
+    publish(infra)
+    publish(second)
+    shown = [("i-1", "state", 1), ("i-1", "state", 2), ("i-2", "state", 1)]
+    assert sorted(published(infra, tmp_path)) == shown
+    with second.open() as repo:
+        assert not repo.export_catalog()
 
 
 def test_two_machines_of_a_namespace_do_not_quarrel_about_the_export(

@@ -246,11 +246,13 @@ def refresh_export(
     force: bool = False,
     durable: bool = True,
     published: Callable[[], Published | None] = lambda: None,
+    is_unpushed: Callable[[], bool] = lambda: False,
 ) -> bool:
     """Write the export of the catalog's namespace into its directory; say whether it was written.
 
     Only if it is due: a row changed since the last one, and there are few rows or the last one is
-    old enough; with `force`, always. `mark` is told the path, namespace in front, before it
+    old enough; with `force`, always. Also if the last one `is_unpushed`: it would take the place of
+    what others have published since. `mark` is told the path, namespace in front, before it
     changes. `published` returns the export to keep all those rows from that others may know better
     than this catalog, None if it knows everything. Raises DiskError.
     """
@@ -258,12 +260,13 @@ def refresh_export(
     changes = catalog.changes
     last = catalog.last_export
     is_there = os.path.lexists(path)
-    if not catalog.namespace or (
-        not force and is_there and last and not _is_due(catalog, changes, last, now)
-    ):
+    if not catalog.namespace:
+        return False
+    must_be = force or is_unpushed()
+    if not must_be and is_there and last and not _is_due(catalog, changes, last, now):
         return False
     before = published()
-    if before and not force and before.size > SMALL_BYTES and _is_recent(before.modified, now):
+    if before and not must_be and before.size > SMALL_BYTES and _is_recent(before.modified, now):
         return False
     with disk_errors(path):
         _write(path, _rows(catalog, before), lambda: mark(f"{catalog.namespace}/{EXPORT}"), durable)

@@ -66,12 +66,17 @@ def _export(repo: OpenRepo, *, force: bool) -> bool:
         force=force,
         durable=config.durable,
         published=(lambda: _published(repo)) if is_remote else (lambda: None),
+        is_unpushed=lambda: is_remote and _is_unpushed(repo),
     )
 
 
 def _nobody_waits(path: str) -> None:
     """What is used in place is not pushed."""
     del path
+
+
+def _is_unpushed(repo: OpenRepo) -> bool:
+    return repo.dirty.covers(f"{repo.config.namespace}/{EXPORT}", by_name=True)
 
 
 def _published(repo: OpenRepo) -> Published | None:
