@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 
 from swampstore import Repo
+from swampstore.artifacts import save
+from swampstore.artifacts.name_lock import Mutations
 from swampstore.catalog import keeping_up
 from swampstore.catalog.keeping_up import EVERYTHING, ChangeLog, Position
 from swampstore.errors import LockTimeoutError
+from swampstore.files import Tree
 from swampstore.index.remote_index import RemoteIndex
 from swampstore.layout import DataRef, ModelRef
 from swampstore.sync.dirty import DirtyTracker
@@ -215,6 +218,51 @@ def test_what_another_program_saves_during_a_push_that_is_killed_at_its_end_is_p
     synced(ana)
     synced(bob)
     assert bob.get(MODEL, "state") == "three"
+
+
+@pytest.mark.parametrize(
+    ("change", "first_step", "last_step"),
+    [
+        ("save", (save, "claim_version"), "record_all"),
+        ("delete", (Tree, "drop_dir"), "record_rest"),
+    ],
+)
+def test_a_change_is_pushed_whose_process_is_killed_as_soon_as_nothing_else_tells_of_it(
+    ana: Machine,
+    twin: Machine,
+    bob: Machine,
+    monkeypatch: pytest.MonkeyPatch,
+    change: str,
+    first_step: tuple[Any, str],
+    last_step: str,
+) -> None:
+    ana.put(MODEL, "state", "one")
+    synced(ana)
+    begin, record = getattr(*first_step), getattr(Mutations, last_step)
+
+    def record_and_die(*arguments: Any) -> None:
+        record(*arguments)
+        for method in ("mark", "mark_written"):  # nothing happens on the way out
+            patch.setattr(DirtyTracker, method, lambda *_: None)
+        raise Killed
+
+    def push_and_begin(*arguments: Any) -> Any:
+        patch.setattr(*first_step, begin)
+        with twin.open() as other:
+            other.sync.push()
+        return begin(*arguments)
+
+    with monkeypatch.context() as patch, ana.open() as repo, pytest.raises(Killed):
+        patch.setattr(*first_step, push_and_begin)
+        patch.setattr(Mutations, last_step, record_and_die)
+        if change == "save":
+            repo.artifacts.save(MODEL, "state", b"two")
+        else:
+            repo.artifacts.delete(MODEL, "state")
+    synced(twin)
+    synced(bob)
+    with bob.open() as repo:
+        assert repo.catalog.version_numbers(REF) == ([1, 2] if change == "save" else [])
 
 
 # The log -----------------------------------------------------------------------------------------

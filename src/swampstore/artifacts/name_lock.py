@@ -177,6 +177,8 @@ class Mutations:
         self.tree = tree
         self.ledger = ledger
         self._locks = locks
+        # By the path of their names, each of which somebody holds.
+        self._changes: dict[str, Change] = {}
 
     @contextlib.contextmanager
     def changing(
@@ -209,7 +211,10 @@ class Mutations:
             # An intent that nobody could ever carry out must not be written down.
             self.tree.check_inside(rel)
         with self._intending(rels, op, details, versions, check), contextlib.ExitStack() as stack:
-            yield [stack.enter_context(self.tree.changing(rel, durable=durable)) for rel in rels]
+            for rel in rels:
+                self._changes[rel] = stack.enter_context(self.tree.changing(rel, durable=durable))
+                stack.callback(self._changes.pop, rel)
+            yield [self._changes[rel] for rel in rels]
 
     @contextlib.contextmanager
     def receiving_many(self, refs: Sequence[DataRef], op: str) -> Iterator[list[Reception]]:
@@ -267,13 +272,24 @@ class Mutations:
         the next reader heals the rows, so the change itself has not failed.
         """
         with self._rows_may_follow(outcomes[0].ref):
+            for outcome in outcomes:
+                self._announce_again(outcome.ref)
             self.ledger.record(outcomes)
 
     def record_rest(self, ref: DataRef) -> None:
         """Write through what is left of a name, usually nothing, with the same promise."""
         with self._rows_may_follow(ref):
+            self._announce_again(ref)
             rest = stored_versions(self.tree, ref)
             self.ledger.replace(ref, rest, effective_marker(self.tree, ref))
+
+    def _announce_again(self, ref: DataRef) -> None:
+        """Announce a change once more while its intent is there: whoever is killed now is healed.
+
+        What came from the remote is not announced at all.
+        """
+        if change := self._changes.get(ref.rel):
+            change.announce_again()
 
     @staticmethod
     @contextlib.contextmanager

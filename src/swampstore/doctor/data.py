@@ -127,8 +127,7 @@ def repoint(mutations: Mutations, ref: DataRef) -> bool:
         health = examine_name(tree, ref)
         if health.newest:
             point_latest(change, ref, health.newest)
-        marker = on_disk.effective_marker(tree, ref)
-        mutations.ledger.replace(ref, on_disk.stored_versions(tree, ref), marker)
+        mutations.record_rest(ref)
     return health.newest > 0
 
 

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import math
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from swampstore.files.disk import (
     disk_errors,
@@ -147,11 +147,14 @@ class Tree:
             with disk_errors(self.path(rel)):
                 yield change
         finally:
-            if self._announce_removal:
-                # A push that came in between has seen the old state, and settled the marks.
-                self._announce_write(f"{self._prefix}{rel}")
-                for removed in change.removed:
-                    self.announce_removal(removed)
+            change.announce_again()
+
+    def announce_again(self, rel: str, removed: Iterable[str]) -> None:
+        """Announce what has changed at `rel`, and what of it was removed, for the second time."""
+        if self._announce_removal:
+            self._announce_write(f"{self._prefix}{rel}")
+            for one in removed:
+                self.announce_removal(one)
 
     def make_durable(self, rels: Collection[str]) -> None:
         """Make directories durable, with the files in them and the way to them."""
@@ -236,9 +239,21 @@ class Change:
         self._rel = rel
         self._durable = durable
         # What was announced as about to be removed.
-        self.removed: list[str] = []
+        self._removed: list[str] = []
+        self._is_told = False
+
+    def announce_again(self) -> None:
+        """Announce once more what has changed by now, and what of it was removed.
+
+        A push that came in between has seen the old state, and settled the marks. Whoever drops
+        what would tell of the change does this first. Nothing is told twice.
+        """
+        if not self._is_told:
+            self._tree.announce_again(self._rel, self._removed)
+            self._is_told = True
 
     def _path(self, rel: str) -> str:
+        self._is_told = False
         if rel != self._rel and not rel.startswith(f"{self._rel}/"):
             raise AssertionError(f"{rel} was not announced, only {self._rel} was")
         return self._tree.path(rel)
@@ -398,7 +413,7 @@ class Change:
     def announce_removal(self, rel: str) -> None:
         """Say before it goes that whatever is missing there counts as deleted."""
         self._path(rel)
-        self.removed.append(rel)
+        self._removed.append(rel)
         self._tree.announce_removal(rel)
 
     def remove_tree(self, rel: str, look: Callable[[str], object] = lambda _: None) -> None:
