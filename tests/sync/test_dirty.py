@@ -975,6 +975,32 @@ def test_a_process_that_hangs_is_reported_and_not_waited_for_for_ever(
         tracker.mark("a")
 
 
+@pytest.mark.usefixtures("held")
+def test_a_process_that_hangs_lets_a_sync_end_that_is_through(
+    tracker: DirtyTracker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(dirty, "_TIMEOUT", 0.01)
+    begun = Snapshot(("a",), push="1")
+    with caplog.at_level(logging.WARNING):
+        tracker.let_others_mark(begun, ["a"])
+        tracker.settle(begun)
+        tracker.verified(fingerprint="etag", commit_seq=1, lazy=False, at="2026-06-01T10:00:00Z")
+    assert [one.getMessage().rpartition("; ")[2] for one in caplog.records] == [
+        "what others change meanwhile may wait for `sync --full`",
+        "what was pushed stays marked",
+        "the next sync will compare everything again",
+    ]
+
+
+@pytest.mark.usefixtures("held")
+def test_nothing_may_become_absent_before_other_clients_could_be_told(
+    tracker: DirtyTracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dirty, "_TIMEOUT", 0.01)
+    with pytest.raises(LockTimeoutError):
+        tracker.announce_absences(at="2026-06-01T10:00:00Z")
+
+
 @pytest.mark.slow
 def test_a_kill_before_any_system_call_loses_no_mark() -> None:
     with tempfile.TemporaryDirectory(dir=MEMORY if os.path.isdir(MEMORY) else None) as scratch:

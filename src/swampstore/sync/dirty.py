@@ -13,6 +13,7 @@ import os
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from swampstore.errors import DiskError, LockTimeoutError
@@ -179,12 +180,14 @@ class DirtyTracker:
         if snapshot.push is None:
             return
         paths = set(done)
-        with self._best_effort("what others change meanwhile may wait for `sync --full`"):
-            self._refresh_journal()
+
+        def let_go() -> None:
             if self._sidecar.read().chain == snapshot.chain:
                 self._sidecar.update(
                     lambda state: self._without_done(state, snapshot, paths, walked=walked)
                 )
+
+        self._try(let_go, "what others change meanwhile may wait for `sync --full`")
 
     def settle(
         self, snapshot: Snapshot, done: Iterable[str] | None = None, *, walked: bool = False
@@ -199,12 +202,14 @@ class DirtyTracker:
         paths = set(snapshot.paths)
         if done is not None:
             paths.intersection_update(done)
-        with self._best_effort("what was pushed stays marked"):
-            self._refresh_journal()
-            if self._journal.settle(snapshot.push, paths, everything=walked):
+
+        def forget(push: str) -> None:
+            if self._journal.settle(push, paths, everything=walked):
                 self._sidecar.update(
                     lambda state: self._settled(state, snapshot, paths, walked=walked)
                 )
+
+        self._try(partial(forget, snapshot.push), "what was pushed stays marked")
 
     def _settled(
         self, state: SidecarState, snapshot: Snapshot, paths: set[str], *, walked: bool
@@ -233,17 +238,32 @@ class DirtyTracker:
         is recorded. Marks stay as they are. If this cannot be written down, the next sync is slow.
         """
 
-        def proven(state: SidecarState) -> SidecarState:
-            return self._adopted(state)._replace(
+        def note() -> None:
+            self._note_verified(fingerprint, commit_seq, lazy=lazy, at=at)
+
+        self._try(note, "the next sync will compare everything again")
+
+    def announce_absences(self, *, at: str) -> None:
+        """Tell other clients on this cache, before it is so, that absence is no deletion here.
+
+        `at` is when the cache was last verified. Raises DiskError, and LockTimeoutError if another
+        process hangs: then nothing may be made absent.
+        """
+        with self._locked():
+            self._refresh_journal()
+            self._note_verified(None, None, lazy=True, at=at)
+
+    def _note_verified(
+        self, fingerprint: str | None, commit_seq: int | None, *, lazy: bool | None, at: str
+    ) -> None:
+        self._sidecar.update(
+            lambda state: self._adopted(state)._replace(
                 fingerprint=(fingerprint or "").strip('"'),
                 last_verified_at=at,
                 commit_seq=commit_seq,
                 lazy_pull_active=state.lazy_pull_active if lazy is None else lazy,
             )
-
-        with self._best_effort("the next sync will compare everything again"):
-            self._refresh_journal()
-            self._sidecar.update(proven)
+        )
 
     # Looking -------------------------------------------------------------------------------
 
@@ -335,12 +355,12 @@ class DirtyTracker:
             os.makedirs(self._cache_dir, exist_ok=True)
             return open_shared(self._lock)
 
-    @contextlib.contextmanager
-    def _best_effort(self, consequence: str) -> Iterator[None]:
-        """Hold the lock for something that a sync which is through must not fail for."""
+    def _try(self, change: Callable[[], None], consequence: str) -> None:
+        """Make a change that a sync which is through must not fail for."""
         try:
             with self._locked():
-                yield
+                self._refresh_journal()
+                change()
         except (DiskError, LockTimeoutError) as error:
             notice("%s; %s", error, consequence)
 

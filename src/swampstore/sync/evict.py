@@ -322,7 +322,7 @@ class Eviction:
         tracker = self._context.tracker
         if not tracker.state().lazy_pull_active:
             last = self._context.base.fact("verified_at") or ""
-            tracker.verified(fingerprint=None, commit_seq=None, lazy=True, at=last)
+            tracker.announce_absences(at=last)
 
     def _move_out(self, unchanged: Mapping[str, _Candidate]) -> list[str]:
         with Staging(self._context.names.cache_dir) as staging:

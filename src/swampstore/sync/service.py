@@ -238,7 +238,8 @@ class SyncService:
             if start_over_if_made_anew(self._context):
                 return Pulled()
             if metadata_only:
-                self._announce_absences()
+                last = self._context.base.fact("verified_at") or ""
+                self._context.tracker.announce_absences(at=last)
             planner = self._planner(scope, metadata_only=metadata_only, full=full)
             pull = Pull(
                 self._context,
@@ -438,11 +439,6 @@ class SyncService:
         if not self._context.index.is_unchanged(scope):
             return False
         return metadata_only or not self._context.base.lacks_content()
-
-    def _announce_absences(self) -> None:
-        """Tell other clients on this cache, before it is so, that absence is no deletion here."""
-        last = self._context.base.fact("verified_at") or ""
-        self._context.tracker.verified(fingerprint=None, commit_seq=None, lazy=True, at=last)
 
     def _note_verified(self) -> None:
         """Note when the cache was compared with the remote, also for other clients on it."""
