@@ -18,6 +18,7 @@ from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key, wire_
 from swampstore.index.remote_index import RemoteIndex
 from swampstore.index.removals import REMOVALS, Remover
 from swampstore.stores.directory import DirectoryStore
+from swampstore.sync import start_over
 from swampstore.sync.journal import JOURNAL
 from tests.support.broken_store import Killed
 from tests.support.machines import Machine
@@ -457,3 +458,38 @@ def test_what_is_deleted_while_another_process_pulls_everything_stays_deleted(
     monkeypatch.setattr(RemoteIndex, "changes", deleting)
     synced(ana, "--full")
     assert versions(ana) == {}
+
+
+def committed_and_killed(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Push, and be killed as soon as the index names it: the base does not know that."""
+    commit = RemoteIndex.commit
+
+    def die(*args: Any, **options: Any) -> Any:
+        commit(*args, **options)
+        raise Killed
+
+    with monkeypatch.context() as patch, machine.open() as repo, pytest.raises(Killed):
+        patch.setattr(RemoteIndex, "commit", die)
+        repo.sync.push()
+
+
+@pytest.mark.parametrize("steps", [["--pull", "--push"], ["--push", "--pull"]])
+def test_what_a_killed_push_had_committed_stays_deleted_if_another_process_does_that_meanwhile(
+    ana: Machine, bob: Machine, monkeypatch: pytest.MonkeyPatch, steps: list[str]
+) -> None:
+    ana.put(MODEL, "state", "one")
+    committed_and_killed(ana, monkeypatch)
+    learn = start_over.learn_own_commits
+
+    def learn_and_delete(context: Any) -> bool:
+        found = learn(context)
+        monkeypatch.setattr(start_over, "learn_own_commits", learn)
+        deleted(ana)
+        return found
+
+    monkeypatch.setattr(start_over, "learn_own_commits", learn_and_delete)
+    for step in steps:
+        synced(ana, step)
+    synced(bob)
+    for machine in (ana, bob):
+        assert versions(machine) == {}

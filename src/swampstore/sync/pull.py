@@ -25,7 +25,11 @@ from swampstore.sync.hashing import holds
 from swampstore.sync.lost_base import LOST, has_come, hollow_versions, numbered_anew, told_again
 from swampstore.sync.pull_plan import PullPlanner, PullWork
 from swampstore.sync.push_plan import partitions_of
-from swampstore.sync.start_over import forget_vain_removals, remember_installed
+from swampstore.sync.start_over import (
+    forget_vain_removals,
+    learn_own_commits,
+    remember_installed,
+)
 from swampstore.sync.transfer import Transfer, Transport
 
 
@@ -126,6 +130,8 @@ class Pull:
         One that cannot move now stays as it is, and so does the remote's; the next pull tries.
         """
         work = self._planner.plan()
+        if learn_own_commits(self._context):
+            work = self._planner.plan()
         if not work.clashes:
             return work
         told = [self._make_way(*clash) for clash in work.clashes.items()]

@@ -49,7 +49,7 @@ from swampstore.sync.scan import (
     stored_paths,
     with_parents,
 )
-from swampstore.sync.start_over import have_fetched, remember_installed
+from swampstore.sync.start_over import have_fetched, learn_own_commits, remember_installed
 from swampstore.sync.transfer import Threads, Transport
 from swampstore.sync.uploads import Occupied, Uploaded, Vanished, is_placed_by_us
 
@@ -94,6 +94,7 @@ class Push:
         """
         remember_installed(self._context)
         snapshot = self._context.tracker.snapshot()
+        learn_own_commits(self._context)
         rels, settled = self._marked(snapshot)
         walked = self._full or snapshot.bulk
         scan = self._look_past_the_dead(rels, snapshot, walked=walked)

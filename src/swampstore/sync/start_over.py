@@ -35,14 +35,16 @@ if TYPE_CHECKING:
     import msgspec
 
 
-def learn_own_commits(context: SyncContext) -> None:
+def learn_own_commits(context: SyncContext) -> bool:
     """Tell the base of uploads that the index names, and whose files were removed here since.
 
-    Asks the remote only if there are such files.
+    Returns whether there were any. Asks the remote only if there are such files. Another process
+    may remove some at any moment, so a pull asks again before it fetches what is not here, and a
+    push once it knows what was marked.
     """
     noted = context.base.all_noted_uploads()
     if not noted:
-        return
+        return False
     removals = context.tracker.peek().removals
     known = context.base.get_many(noted)
     gone = {
@@ -54,14 +56,16 @@ def learn_own_commits(context: SyncContext) -> None:
         and holds(context.names.local(rel), sha256) is False
     }
     if not gone:
-        return
+        return False
     view = context.index.view({partition_of(rel) for rel in gone})
     entries = {rel: view.entry(rel) for rel in gone}
     ours = {rel: gone[rel] for rel in gone if _is_ours(context, rel, entries, noted)}
     learnt = [_once_here(rel, view.entry(rel), sha256) for rel, sha256 in ours.items()]
     learnt += [_once_here(rel, view.entry(rel)) for rel in _contents_of(context, ours)]
     learnt += [_given_up(context, rel) for rel, entry in entries.items() if entry is None]
-    context.base.apply(known=[known for known in learnt if known is not None])
+    found = [known for known in learnt if known is not None]
+    context.base.apply(known=found)
+    return bool(found)
 
 
 def _contents_of(context: SyncContext, ours: Collection[str]) -> Iterator[str]:
