@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -176,12 +176,27 @@ def delete_all(tell: Tell, args: Args) -> None:
     # Who deletes a name may mean the versions that were removed by hand before, or not.
     removed = tell.oracle.removed_from(tell.machine.number, args["model"], args["name"])
     tell.deleting([*found, *removed])
-    done = tell.repo.artifacts.delete(args["model"], args["name"])
+    with _taking_along(tell, args["model"], args["name"]):
+        done = tell.repo.artifacts.delete(args["model"], args["name"])
     tell.oracle.deleted(found, tell.machine.number)
     if done.versions > len(found):
         # It says that there were more: what others have saved into the same cache while it waited.
         new = tell.saved_beside(before, args["model"], args["name"])
         tell.oracle.deleting(new, tell.machine.number)
+
+
+@contextlib.contextmanager
+def _taking_along(tell: Tell, model: str, name: str | None = None) -> Iterator[None]:
+    """While a deletion waits, others may save into the same cache what then goes with the rest.
+
+    One that ends says how much it was, or is looked at; of one that is killed, nobody can say.
+    """
+    before = set(tell.oracle.versions)
+    try:
+        yield
+    except BaseException:
+        tell.oracle.deleting(tell.saved_beside(before, model, name), tell.machine.number)
+        raise
 
 
 def rename(tell: Tell, args: Args) -> None:
@@ -244,7 +259,8 @@ def prune_model(tell: Tell, args: Args) -> None:
     orphans = [one.id for one in before if one.model == args["model"]]
     there = tell.there(orphans)
     tell.deleting(orphans)
-    prune(tell.repo)
+    with _taking_along(tell, args["model"]):
+        prune(tell.repo)
     orphans += tell.saved_beside(known, args["model"])
     left = {one.id for one in tell.machine.look(contents=False)}
     tell.oracle.deleted([id_ for id_ in orphans if id_ not in left], tell.machine.number)
