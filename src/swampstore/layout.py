@@ -380,6 +380,9 @@ def ref_of(name_rel: str) -> DataRef:
 
 _RUN = "workflow-run-"
 _YAML = ".yaml"
+_LOG = ".log"
+# Where other clients keep an index of them.
+RUNS_INDEX = ".runs-index.json"
 # The ids of a workflow and of a run of it go into this; for SQL too, where `format` is not known.
 WORKFLOW_RUN_REL = f"{WORKFLOW_RUNS}/{{}}/{_RUN}{{}}{_YAML}"
 
@@ -403,6 +406,18 @@ def workflow_run_of(rel: str) -> tuple[str, str] | None:
     if top != WORKFLOW_RUNS or not slash or "/" in name or not is_record or is_temp(name):
         return None
     return workflow, name.removeprefix(_RUN).removesuffix(_YAML)
+
+
+def stays_beside_runs(rel: str) -> bool:
+    """Whether a path is what a machine keeps for itself beside the records of workflow runs.
+
+    >>> stays_beside_runs("workflow-runs/w-1/workflow-run-r-1.log")
+    True
+    """
+    top, _, rest = rel.partition("/")
+    name = rest.partition("/")[2]
+    is_log = name.startswith(_RUN) and name.endswith(_LOG)
+    return top == WORKFLOW_RUNS and (is_log or name == RUNS_INDEX)
 
 
 def output_of(rel: str) -> tuple[str, str] | None:

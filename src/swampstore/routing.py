@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from swampstore.layout import DATASTORE_SUBDIRS, is_always_local
+from swampstore.layout import DATASTORE_SUBDIRS, is_always_local, stays_beside_runs
 
 _BRACKETS = r"\[([!^]?)(.[^]]*)\]"
 
@@ -77,7 +77,7 @@ class Routing:
 
     def is_local(self, rel: str) -> bool:
         """Whether the file or directory at `rel` stays on this machine."""
-        if rel.partition("/")[0] not in self.subdirs:
+        if rel.partition("/")[0] not in self.subdirs or stays_beside_runs(rel):
             return True
         return bool(self._rules) and self._is_excluded(rel)
 

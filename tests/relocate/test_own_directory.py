@@ -173,6 +173,34 @@ def test_files_and_directories_are_the_same_ones_in_the_cache(
     assert ana.payload() == {}
 
 
+@pytest.mark.parametrize("way", ["renaming", "copying"])
+def test_what_a_machine_keeps_beside_its_runs_stays_where_it_is_both_ways(
+    ana: Desk, bucket: Path, remote: Address, given: list[Config], tmp_path: Path, way: str
+) -> None:
+    record, log, index = (
+        f"workflow-runs/w/{name}"
+        for name in ("workflow-run-r.yaml", "workflow-run-r.log", ".runs-index.json")
+    )
+    if way == "copying":
+        (ana.own / "data/odd").symlink_to(tmp_path)
+    for rel in (record, log, index):
+        (ana.own / rel).parent.mkdir(parents=True, exist_ok=True)
+        (ana.own / rel).write_text("as it was")
+    ana.move(remote)
+    assert bool(given) == (way == "renaming")
+    assert (bucket / record).exists()
+    (ana.own / log).write_text("going on")  # as whoever resumes that run does
+    with ana.open() as repo:
+        repo.sync.push(full=True)
+    for rel in (log, index):
+        assert not (bucket / rel).exists()
+        assert not ana.path(rel).exists()
+    ana.move(Address("filesystem"))
+    texts = {rel: (ana.own / rel).read_text() for rel in (record, log, index)}
+    assert texts == {record: "as it was", log: "going on", index: "as it was"}
+    assert ana.texts() == ["one", "two"]
+
+
 def test_the_rows_of_the_catalog_stay(
     ana: Desk, remote: Address, given: list[Config], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from swampstore.layout import (
     ALWAYS_LOCAL_SUBDIRS,
     DATASTORE_SUBDIRS,
     OUTPUTS,
+    RUNS_INDEX,
     WORKFLOW_RUNS,
     is_always_local,
     is_internal,
@@ -43,9 +44,6 @@ def _border(config: Config) -> tuple[str, ...]:
     # Here is also what stays on this machine, as logs do, whatever the namespace.
     has_rules = config.routing.exclude or "data" not in config.routing.subdirs
     return () if has_rules else ("data",)
-
-
-_RUN_INDEX = ".runs-index.json"
 
 
 def misplaced_files(tree: Tree) -> Iterator[str]:
@@ -82,7 +80,7 @@ def local_only_files(tree: Tree) -> Iterator[str]:
 def _may_be_local(rel: str) -> bool:
     """Whether clients keep such a file on this machine, whatever the rules say."""
     is_log = rel.endswith(".log") and rel.partition("/")[0] in (OUTPUTS, WORKFLOW_RUNS)
-    return is_log or is_internal(rel) or rel.endswith(f"/{_RUN_INDEX}")
+    return is_log or is_internal(rel) or rel.endswith(f"/{RUNS_INDEX}")
 
 
 def _subdirs(directory: str) -> list[str]:

@@ -12,9 +12,11 @@ from swampstore.errors import ValidationError
 from swampstore.layout import (
     DATASTORE_SUBDIRS,
     MAX_SEGMENT_BYTES,
+    WORKFLOW_RUNS,
     is_always_local,
     is_internal,
     is_plain,
+    stays_beside_runs,
     why_no_key,
 )
 from swampstore.notices import shell_word
@@ -62,11 +64,11 @@ class Names:
 
     def why_not(self, rel: str) -> str | None:
         """Return why a path must never cross between cache and remote, None if it may."""
-        if not self._is_plain(rel):
-            if reason := self.why_no_name(rel):
-                return reason
-            if is_internal(rel):
-                return "bookkeeping stays where it is"
+        is_plain_name = self._is_plain(rel)
+        if not is_plain_name and (reason := self.why_no_name(rel)):
+            return reason
+        if stays_beside_runs(rel) or (not is_plain_name and is_internal(rel)):
+            return "bookkeeping stays where it is"
         first = rel.partition("/")[0]
         if is_always_local(rel):
             return f"{first} never leaves the machine"
@@ -83,6 +85,7 @@ class Names:
         return (
             first in DATASTORE_SUBDIRS
             and first in self.routing.subdirs
+            and first != WORKFLOW_RUNS
             and not self.routing.may_split(first)
             and self._is_plain("/".join((directory, *names)))
         )

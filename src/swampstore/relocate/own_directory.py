@@ -22,7 +22,7 @@ from swampstore.index.errors import SyncError
 from swampstore.index.path_kinds import is_marker
 from swampstore.index.path_map import NamesElsewhere
 from swampstore.index.workers import Deadline
-from swampstore.layout import METADATA, RAW
+from swampstore.layout import METADATA, RAW, stays_beside_runs
 from swampstore.relocate.destinations import Cache
 from swampstore.relocate.pairs import Directory, is_damaged
 from swampstore.repo import Repo
@@ -129,14 +129,18 @@ class OwnDirectory:
         return seen
 
     def _directory(self, rel: str) -> Directory | None:
-        """Return what is in a directory, None if that is also links or other special files."""
+        """Return what is in a directory, None if that is also links or other special files.
+
+        What a machine keeps beside its runs is left out: whoever moves the directory leaves it.
+        """
         subdirs, files = [], []
         with os.scandir(f"{self._source}/{rel}") as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     subdirs.append(entry.name)
                 elif entry.is_file(follow_symlinks=False):
-                    files.append(entry.name)
+                    if not stays_beside_runs(f"{rel}/{entry.name}"):
+                        files.append(entry.name)
                 else:
                     return None
         return Directory(rel, subdirs, files)

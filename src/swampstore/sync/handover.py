@@ -20,7 +20,13 @@ from swampstore.config import Config
 from swampstore.files import disk_errors, read_file, replace_file, sync_dir
 from swampstore.index.base import Base
 from swampstore.index.partitions import partition_of
-from swampstore.layout import EXCHANGE, check_namespace, parse_version
+from swampstore.layout import (
+    EXCHANGE,
+    WORKFLOW_RUNS,
+    check_namespace,
+    parse_version,
+    stays_beside_runs,
+)
 
 # Something is there; or the disk is another one, although it looked as if it were not.
 _IN_THE_WAY = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR})
@@ -101,24 +107,21 @@ def _move(source: str, target: str, rel: str) -> Iterator[str]:
     """Move a file, or a directory with what is in it; yield the paths of what stays.
 
     Where both have a directory, everything moves that has nothing in its place. But versions are
-    whole: half of one must not meet half of another.
+    whole: half of one must not meet half of another. Runs move one by one, since not everything
+    beside them does.
     """
+    if stays_beside_runs(rel):
+        return
     ours, theirs = f"{source}/{rel}", f"{target}/{rel}"
-    try:
-        if stat.S_ISDIR(os.lstat(ours).st_mode):
-            os.rename(ours, theirs)
-        else:
-            os.link(ours, theirs, follow_symlinks=False)  # unlike a rename, it replaces nothing
-            os.unlink(ours)
-    except FileNotFoundError:
+    if WORKFLOW_RUNS in (rel, os.path.dirname(rel)) and _are_directories(ours):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(theirs)
+    elif (reason := _move_at_once(ours, theirs)) is None:
         return
-    except OSError as error:
-        if error.errno not in _NOT_IN_ONE_STEP:
-            raise
-        is_in_the_way = error.errno in _IN_THE_WAY
-    else:
+    elif reason not in _IN_THE_WAY:
+        yield rel
         return
-    if not is_in_the_way or not _are_directories(ours, theirs):
+    if not _are_directories(ours, theirs):
         yield rel
         return
     names = os.listdir(ours)
@@ -130,6 +133,23 @@ def _move(source: str, target: str, rel: str) -> Iterator[str]:
         yield from _move(source, target, f"{rel}/{name}")
     with contextlib.suppress(OSError):
         os.rmdir(ours)
+
+
+def _move_at_once(ours: str, theirs: str) -> int | None:
+    """Move a file or a directory, if it is there; return why that cannot be."""
+    try:
+        if stat.S_ISDIR(os.lstat(ours).st_mode):
+            os.rename(ours, theirs)
+        else:
+            os.link(ours, theirs, follow_symlinks=False)  # unlike a rename, it replaces nothing
+            os.unlink(ours)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        if error.errno not in _NOT_IN_ONE_STEP:
+            raise
+        return error.errno
+    return None
 
 
 def _are_directories(*paths: str) -> bool:

@@ -19,14 +19,19 @@ from swampstore.errors import BackupDamagedError
 from swampstore.files.signature import Signature
 from swampstore.formats import LARGEST_NUMBER, NEWEST, refuse_newer
 from swampstore.index.path_map import is_safe
-from swampstore.layout import DATASTORE_SUBDIRS, check_segment, is_always_local, is_internal
+from swampstore.layout import (
+    DATASTORE_SUBDIRS,
+    RUNS_INDEX,
+    check_segment,
+    is_always_local,
+    is_internal,
+)
 
 KIND = "backup"
 _FORMAT = "swampstore-backup"
 _ID = re.compile(r"\d{8}T\d{9}Z-[0-9a-f]{8}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _NO_NAMESPACE = "_"
-_RUN_INDEX = ".runs-index.json"
 OBJECTS, MANIFESTS, DAMAGED = "objects/", "backups/", "damaged/"
 _SUFFIX = ".jsonl"
 
@@ -125,7 +130,7 @@ def belongs(path: str) -> bool:
         and "/" in path
         and not is_always_local(path)
         and not is_internal(path)
-        and not path.endswith(f"/{_RUN_INDEX}")
+        and not path.endswith(f"/{RUNS_INDEX}")
     )
 
 
