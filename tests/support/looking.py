@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Collection, Iterator
 from datetime import timedelta
@@ -61,6 +62,8 @@ class Looked(NamedTuple):
 
 
 def look(place: Place) -> Looked:
+    # A file system stamps files with the time of its last tick, or with a finer one that is later.
+    time.sleep(0.02)
     with place.open() as store:
         claims, listing = Claims(), Listing(LOOK, budget=EVERYTHING)
         said = [
