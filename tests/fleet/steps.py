@@ -179,10 +179,11 @@ def delete_all(tell: Tell, args: Args) -> None:
     with _taking_along(tell, args["model"], args["name"]):
         done = tell.repo.artifacts.delete(args["model"], args["name"])
     tell.oracle.deleted(found, tell.machine.number)
-    if done.versions > len(found):
-        # It says that there were more: what others have saved into the same cache while it waited.
+    if done.versions:
+        # Others have saved into the same cache while it waited, and perhaps deleted what it found.
+        left = {one.id for one in tell.versions(args["model"], args["name"])}
         new = tell.saved_beside(before, args["model"], args["name"])
-        tell.oracle.deleting(new, tell.machine.number)
+        tell.oracle.deleting([id_ for id_ in new if id_ not in left], tell.machine.number)
 
 
 @contextlib.contextmanager

@@ -6,9 +6,9 @@ its `context`.
 
 What changed here: `dirty` marks paths before they change, in the `journal`, which is exact, and in
 the `sidecar`, which all clients of a cache share; `scan` compares marked paths with the base.
-`merge` says what follows where both sides changed, `start_over` what to do if the last sync was
-stopped or the remote is another one. `lost_base` clears
-what a lost base leaves behind.
+`merge` says what follows where both sides changed, `run_progress` which of two records of a
+workflow run goes on from the other, `start_over` what to do if the last sync was stopped or the
+remote is another one. `lost_base` clears what a lost base leaves behind.
 
 A push: `push` in the order of `push_plan`, which changes nothing; `conflicts` are settled so that
 both sides keep their data, `complete` lets no half of a version out, `uploads` replace nothing of
