@@ -281,3 +281,22 @@ def test_what_cannot_come_because_something_of_ours_has_its_number_is_not_shared
         with machine.open() as repo:
             found = contents(repo, MODEL, "state")
         assert sorted(found) == sorted(["two", theirs, "mine", "mine, too"])
+
+
+def test_what_came_along_into_a_namespace_and_back_is_shared_once(
+    ana: Machine, bob: Machine, eve: Machine
+) -> None:
+    shutil.copy(ana.repo_dir / ".swamp.yaml", eve.repo_dir / ".swamp.yaml")
+    ana.put(MODEL, "state", "one")
+    synced(ana)
+    synced(bob)
+    assert eve("datastore", "namespace", "set", "team").status == 0
+    eve.put(MODEL, "state", "theirs")
+    synced(eve)
+    assert ana("datastore", "namespace", "set", "team").status == 0
+    assert ana("datastore", "namespace", "migrate", "--confirm").status == 0
+    assert ana("datastore", "namespace", "unset", "--migrate", "--confirm").status == 0
+    for machine in (ana, bob, ana):
+        synced(machine)
+        with machine.open() as repo:
+            assert contents(repo, MODEL, "state") == ["one", "theirs"]

@@ -74,10 +74,9 @@ def still_to_come(
 ) -> dict[str, dict[str, Metadata]]:
     """Return, by data name, the versions that cannot come as long as ours have their numbers.
 
-    Costs a request for each, beside the index. Where the base itself was lost, any version may be
-    one that others had, and each push would have to look.
+    Costs a request for each, beside the index.
     """
-    if not name_rels or context.base.fact(LOST) is not None:
+    if not name_rels:
         return {}
     view = context.index.view({partition_of(f"{one}/1/{METADATA}") for one in name_rels})
     to_come = {name_rel: _kept_out(context, view, name_rel) for name_rel in name_rels}
