@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from swampstore.index.base import BASE
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY
-from swampstore.index.state import MADE_ANEW, ORIGIN
+from swampstore.index.state import INDEX_VERSION, MADE_ANEW, ORIGIN
 from swampstore.layout import METADATA, RAW
 from tests.fleet.documents import index_of
 from tests.fleet.oracle import Noted
@@ -61,11 +61,13 @@ def content_of(directory: Path, stored: bytes | None) -> bytes:
 class Base(NamedTuple):
     """What a cache knows of the remote: its origin, the hash of each path, and of what it sent.
 
-    `namespace` is the one that it is about, None if nothing is known.
+    `namespace` is the one that it is about, None if nothing is known. `version` is that of the
+    index which it has seen last, 0 if none.
     """
 
     namespace: str | None
     origin: str | None
+    version: int
     known: Mapping[str, str | None]
     sent: Mapping[str, str]
 
@@ -73,7 +75,7 @@ class Base(NamedTuple):
 def base_of(cache: Path) -> Base:
     """Read the base of a cache: what its machine will know, whatever becomes of its process."""
     path = cache / BASE
-    nothing = Base(None, None, {}, {})
+    nothing = Base(None, None, 0, {}, {})
     if not path.exists():
         return nothing
     how = "mode=ro" if path.with_name(f"{BASE}-wal").exists() else "immutable=1"
@@ -89,7 +91,8 @@ def base_of(cache: Path) -> Base:
             sqlite3.Connection.close(db)
         if facts.get(MADE_ANEW):
             return nothing
-        return Base(owner.rpartition("#")[2], facts.get(ORIGIN), known, sent)
+        version = int(facts.get(INDEX_VERSION) or 0)
+        return Base(owner.rpartition("#")[2], facts.get(ORIGIN), version, known, sent)
     return nothing
 
 
@@ -120,7 +123,8 @@ def known_to_all(ids: Iterable[str], place: Place, roots: Mapping[Path, Path]) -
     """Return those versions that the index names, and whoever has one knows that it does.
 
     Whoever deletes such a version can tell everybody. All have the same files under the same
-    number, and know the index by the origin that it has. `roots` are the directories in which
+    number, and know the index by the origin that it has, and none as one of a later version: then
+    it went back, and has lost what was committed since. `roots` are the directories in which
     machines have anything, each with its cache.
     """
     objects = place.objects()
@@ -131,6 +135,7 @@ def known_to_all(ids: Iterable[str], place: Place, roots: Mapping[Path, Path]) -
     origin = _origin(objects)
     if origin is None:
         return set()
+    version = json.loads(objects[META_KEY])["version"]
     disks = [(cache, copies_in(root), base_of(cache)) for root, cache in roots.items()]
 
     def is_known(id_: str) -> bool:
@@ -145,7 +150,8 @@ def known_to_all(ids: Iterable[str], place: Place, roots: Mapping[Path, Path]) -
             there = Copy((cache / place.prefix / files[0]).parent, *map(objects.get, files))
             mine = [one for one in copies if id_.encode() in (one.metadata or b"")]
             is_noted = all(base.known.get(rel) == sha256 for rel, sha256 in hashes.items())
-            if mine and (base.origin != origin or not is_noted):
+            is_same = base.origin == origin and base.version <= version
+            if mine and not (is_same and is_noted):
                 return False
             if any(not _is_copy(one, there) for one in mine):
                 return False
