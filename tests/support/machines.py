@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from swampstore import Repo, init_repo, open_repo
+from swampstore.index.remote_index import RemoteIndex
 from swampstore.marker import update_marker
+from tests.support.broken_store import Killed
 from tests.support.command_line import CommandLine, Outcome, environment
 
 
@@ -103,3 +106,16 @@ def bob(
     machine = Machine(tmp_path / "bob", capsysbinary, monkeypatch)
     machine.use(bucket)
     return machine
+
+
+def push_and_die(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Push, and be killed as soon as the index names it: the base does not know that."""
+    commit = RemoteIndex.commit
+
+    def commit_and_die(*arguments: Any, **options: Any) -> None:
+        commit(*arguments, **options)
+        raise Killed
+
+    with monkeypatch.context() as patch, machine.open() as repo, pytest.raises(Killed):
+        patch.setattr(RemoteIndex, "commit", commit_and_die)
+        repo.sync.push()

@@ -21,7 +21,7 @@ from swampstore.stores.directory import DirectoryStore
 from swampstore.sync import start_over
 from swampstore.sync.journal import JOURNAL
 from tests.support.broken_store import Killed
-from tests.support.machines import Machine
+from tests.support.machines import Machine, push_and_die
 from tests.support.old_client import SIDECAR, OldPeer
 
 MODEL = "aws/ec2/i-1"
@@ -460,25 +460,12 @@ def test_what_is_deleted_while_another_process_pulls_everything_stays_deleted(
     assert versions(ana) == {}
 
 
-def committed_and_killed(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Push, and be killed as soon as the index names it: the base does not know that."""
-    commit = RemoteIndex.commit
-
-    def die(*args: Any, **options: Any) -> Any:
-        commit(*args, **options)
-        raise Killed
-
-    with monkeypatch.context() as patch, machine.open() as repo, pytest.raises(Killed):
-        patch.setattr(RemoteIndex, "commit", die)
-        repo.sync.push()
-
-
 @pytest.mark.parametrize("steps", [["--pull", "--push"], ["--push", "--pull"]])
 def test_what_a_killed_push_had_committed_stays_deleted_if_another_process_does_that_meanwhile(
     ana: Machine, bob: Machine, monkeypatch: pytest.MonkeyPatch, steps: list[str]
 ) -> None:
     ana.put(MODEL, "state", "one")
-    committed_and_killed(ana, monkeypatch)
+    push_and_die(ana, monkeypatch)
     learn = start_over.learn_own_commits
 
     def learn_and_delete(context: Any) -> bool:

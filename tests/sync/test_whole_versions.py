@@ -23,7 +23,7 @@ from swampstore.stores.protocol import Fetched
 from swampstore.sync.downloads import Download, Downloader
 from swampstore.sync.uploads import Uploader, Vanished
 from tests.support.broken_store import Killed
-from tests.support.machines import Machine, contents
+from tests.support.machines import Machine, contents, push_and_die
 from tests.support.old_client import OldPeer
 from tests.support.remotes import Remote
 from tests.support.sync_harness import Machine as Host
@@ -199,16 +199,9 @@ def test_what_others_appended_to_a_version_held_lazily_takes_its_place(
 
 def pushed_and_killed(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Save a version that can be appended to; be killed when its push has just committed."""
-    commit = RemoteIndex.commit
-
-    def die_after(*arguments: Any, **options: Any) -> None:
-        commit(*arguments, **options)
-        raise Killed
-
-    with monkeypatch.context() as patch, machine.open() as repo, pytest.raises(Killed):
-        patch.setattr(RemoteIndex, "commit", die_after)
+    with machine.open() as repo:
         repo.artifacts.save(MODEL, "state", b"one", streaming=True)
-        repo.sync.push()
+    push_and_die(machine, monkeypatch)
 
 
 def append(machine: Machine, content: bytes) -> None:
