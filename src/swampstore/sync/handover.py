@@ -115,7 +115,7 @@ def _move(source: str, target: str, rel: str) -> Iterator[str]:
     ours, theirs = f"{source}/{rel}", f"{target}/{rel}"
     if WORKFLOW_RUNS in (rel, os.path.dirname(rel)) and _are_directories(ours):
         with contextlib.suppress(FileExistsError):
-            os.mkdir(theirs)
+            os.makedirs(theirs)
     elif (reason := _move_at_once(ours, theirs)) is None:
         return
     elif reason not in _IN_THE_WAY:
