@@ -548,15 +548,21 @@ class Oracle:
 
         Somebody else appended to it meanwhile; or whoever made it was stopped, perhaps after others
         had got it and before that could be noted. Or its objects are `abandoned`, and count as data
-        where the index is lost. None of that holds where all who had it knew what it was.
+        where the index is lost, before or after that. None of that holds where all who had it knew
+        what it was.
         """
-        if self.is_index_lost and version.id in self.abandoned:
+        is_abandoned = version.id in self.abandoned or self._is_being_abandoned(version)
+        if self.is_index_lost and is_abandoned:
             return True
         if version.was_known:
             return False
         by_others = version.deleted_by not in {None, version.maker}
         is_contested = version.is_contested or bool(version.appenders - {version.deleted_by})
         return is_contested or (by_others and version.id in self.unnoted)
+
+    def _is_being_abandoned(self, version: Version) -> bool:
+        """Whether somebody has deleted what it had sent, and does not know that it did."""
+        return version.id in self.sent and version.deleted_by == version.maker
 
     def resolve(self, found: list[Found]) -> None:
         """All agree: what was in doubt is certain now, and the same for ever."""
@@ -588,7 +594,7 @@ class Oracle:
         for version in self.versions.values():
             if version.id not in seen:
                 version.state = State.GONE
-                if version.id in self.sent and version.deleted_by == version.maker:
+                if self._is_being_abandoned(version):
                     self.abandoned.add(version.id)
             version.deleted_by, version.maker, version.is_brought = None, -1, False
             version.is_half_appended = version.was_known = version.was_guessed = False
