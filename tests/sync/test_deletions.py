@@ -20,6 +20,7 @@ from swampstore.index.removals import REMOVALS, Remover
 from swampstore.stores.directory import DirectoryStore
 from swampstore.sync import start_over
 from swampstore.sync.journal import JOURNAL
+from swampstore.sync.transfer import Transfer
 from tests.support.broken_store import Killed
 from tests.support.machines import Machine, push_and_die
 from tests.support.old_client import SIDECAR, OldPeer
@@ -480,3 +481,39 @@ def test_what_a_killed_push_had_committed_stays_deleted_if_another_process_does_
     synced(bob)
     for machine in (ana, bob):
         assert versions(machine) == {}
+
+
+@pytest.mark.parametrize("is_deleted_here", [False, True])
+def test_what_a_killed_pull_had_removed_comes_again_if_somebody_shares_just_that_once_more(
+    ana: Machine,
+    bob: Machine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_deleted_here: bool,
+) -> None:
+    ana.put(MODEL, "state", "one")
+    for machine in (ana, bob):
+        synced(machine)
+    shutil.copytree(ana.cache / HOME, tmp_path / "as-it-was")
+    deleted(ana)
+    synced(ana)
+    install = Transfer.install
+
+    def install_and_die(*arguments: Any) -> Any:
+        install(*arguments)
+        raise Killed
+
+    with monkeypatch.context() as patch, bob.open() as repo, pytest.raises(Killed):
+        patch.setattr(Transfer, "install", install_and_die)
+        repo.sync.pull()
+    assert not (bob.cache / HOME).exists()
+    if is_deleted_here:  # by somebody who had looked before
+        with bob.open() as repo:
+            repo.sync.mark_dirty(HOME)
+    for one in ana.cache.glob("_catalog.db-base*"):
+        one.unlink()
+    shutil.copytree(tmp_path / "as-it-was", ana.cache / HOME)
+    for machine in (ana, bob, ana):
+        synced(machine)
+    for machine in (ana, bob):
+        assert versions(machine) == ({} if is_deleted_here else {1: "one"})

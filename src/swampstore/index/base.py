@@ -20,6 +20,7 @@ from swampstore.index.partitions import Homes
 
 BASE = "_catalog.db-base"
 ARRIVING = "arriving"
+LEAVING = "leaving"
 _NONE: Mapping[Any, Any] = MappingProxyType({})
 _PAGE = 1000
 _PARAMETERS = 500
@@ -365,6 +366,15 @@ class Base:
             Known(rel, size, sha256, modified, etag, None): next(iter(staged), None)
             for rel, size, sha256, modified, etag, *staged in rows
         }
+
+    def note_leaving(self, rels: Sequence[str]) -> None:
+        """Note what a pull is about to remove, until `LEAVING` is taken back."""
+        self.apply(facts={LEAVING: json.dumps(rels)})
+
+    def noted_leaving(self) -> list[str]:
+        """Return what a pull was about to remove when it was stopped."""
+        found: list[str] = json.loads(self.fact(LEAVING) or "[]")
+        return found
 
     def add_pending_deletes(self, rels: Iterable[str]) -> None:
         """Note objects that left the index and still have to be removed from the store."""

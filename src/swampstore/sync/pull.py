@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from swampstore.errors import DiskError, MetadataError, ValidationError
 from swampstore.files.signature import signature
+from swampstore.index.base import LEAVING
 from swampstore.index.errors import IncompleteSyncError
 from swampstore.index.path_kinds import is_metadata, unit_of
 from swampstore.index.results import Progress, Pulled, Skipped
@@ -153,8 +154,9 @@ class Pull:
         for start in range(0, len(rels), BATCH):
             batch = rels[start : start + BATCH]
             arrivals = [Arrival(rel, None, work.expected[rel]) for rel in batch]
+            self._context.base.note_leaving(batch)
             gone = {one.rel for one in transfer.install(arrivals)}
-            self._context.base.apply(forgotten=gone)
+            self._context.base.apply(forgotten=gone, facts={LEAVING: None})
             deleted += len(gone)
             transfer.leave(set(batch) - gone)
         return deleted

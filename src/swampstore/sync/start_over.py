@@ -15,7 +15,7 @@ from collections.abc import Collection, Container, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from swampstore.files.signature import Signature, signature
-from swampstore.index.base import ARRIVING, Known
+from swampstore.index.base import ARRIVING, LEAVING, Known
 from swampstore.index.errors import IndexDamagedError, SyncError
 from swampstore.index.format import Entry, decode_entry, entry_known
 from swampstore.index.partitions import partition_of
@@ -124,11 +124,12 @@ def _is_ours(
 
 
 def remember_installed(context: SyncContext) -> None:
-    """Let the base know what was installed. Whoever does this holds the lock of the cache.
+    """Let the base know what was installed, and removed. Who does this holds the lock of the cache.
 
     Else it would count as new here, and be shared again after others deleted it. And what was
     deleted here since would come back.
     """
+    _forget_removed(context)
     noted = context.base.noted_arrivals()
     if not noted:
         return
@@ -137,6 +138,24 @@ def remember_installed(context: SyncContext) -> None:
     known = [one._replace(held=now, recorded_ns=began_ns) for one, now in held.items() if now]
     known += _deleted_since(context, noted, held)
     context.base.apply(known=known, facts={ARRIVING: None})
+
+
+def _forget_removed(context: SyncContext) -> None:
+    """Let the base forget what a pull has removed that was stopped before it could note that.
+
+    If somebody shares just the same again, nothing else would tell that it is not here. What was
+    deleted here since, and is to stay so, is still known.
+    """
+    leaving = context.base.noted_leaving()
+    if not leaving:
+        return
+    names, removals = context.names, context.tracker.peek().removals
+    gone = [
+        rel
+        for rel in leaving
+        if not os.path.lexists(names.local(rel)) and not is_covered(names.mark(rel), removals)
+    ]
+    context.base.apply(forgotten=gone, facts={LEAVING: None})
 
 
 def _deleted_since(
