@@ -517,3 +517,30 @@ def test_what_a_killed_pull_had_removed_comes_again_if_somebody_shares_just_that
         synced(machine)
     for machine in (ana, bob):
         assert versions(machine) == ({} if is_deleted_here else {1: "one"})
+
+
+def appended(machine: Machine, piece: bytes) -> None:
+    with machine.open() as repo:
+        repo.artifacts.append(MODEL, "state", piece)
+
+
+def test_what_was_appended_here_stays_though_others_appended_as_much_and_somebody_deleted_that(
+    ana: Machine, bob: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ana.open() as repo:
+        repo.artifacts.save(MODEL, "state", b"one", streaming=True)
+    for machine in (ana, bob):
+        synced(machine)
+    for machine, piece in ((ana, b" and two"), (bob, b" or more")):
+        appended(machine, piece)
+    assert [(machine.cache / HOME / "1/metadata.yaml").read_bytes() for machine in (ana, bob)] == [
+        (ana.cache / HOME / "1/metadata.yaml").read_bytes()
+    ] * 2, "it tells of no difference"
+    synced(ana)
+    synced(bob, "--pull")
+    deleted(ana)
+    synced(ana)
+    for machine in (bob, ana, bob):
+        synced(machine)
+    for machine in (ana, bob):
+        assert list(versions(machine).values()) == ["one or more"]

@@ -29,7 +29,7 @@ from swampstore.index.state import Slice
 from swampstore.index.workers import Deadline
 from swampstore.layout import METADATA, RAW
 from swampstore.sync import merge
-from swampstore.sync.complete import speaks_of
+from swampstore.sync.complete import local_metadata, speaks_of
 from swampstore.sync.context import SyncContext
 from swampstore.sync.deletions import not_deleted, overwritten
 from swampstore.sync.downloads import Download
@@ -119,13 +119,15 @@ class PullPlanner:
         self._has_data = self._has_base = True
         # What is another one here than on the remote, until a push has settled that.
         self._undecided: set[str] = set()
+        # Content that was changed here, and deleted elsewhere.
+        self._kept_content: set[str] = set()
 
     def plan(self) -> PullWork:
         """Find out what has to be done, without doing it."""
         work = PullWork()
         self._has_data = os.path.lexists(self._context.names.local("data"))
         self._has_base = not self._context.base.is_empty()
-        self._undecided = set()
+        self._undecided, self._kept_content = set(), set()
         for one in self._context.index.changes(self.scope, everything=self._full):
             self._deadline.remaining()
             self._compare(one, work)
@@ -213,12 +215,18 @@ class PullPlanner:
     def _keep_what_was_saved_again(self, work: PullWork) -> None:
         """Remove no content beside metadata that is new: it is that of a version made here since.
 
-        It happens to be equal to what others have deleted. It is new now, and for the next push.
+        It happens to be equal to what others have deleted. It is new now, and for the next push. So
+        it is with metadata beside content that is new: two may have appended as many bytes.
         """
-        for rel in parted_from_metadata(work.removals):
-            if self._metadata_state(rel, work) is Local.CHANGED:
-                del work.removals[rel]
-                work.forgotten.append(rel)
+        saved_again = [
+            rel
+            for rel in parted_from_metadata(work.removals)
+            if self._metadata_state(rel, work) is Local.CHANGED
+        ]
+        saved_again += filter(work.removals.__contains__, map(metadata_beside, self._kept_content))
+        for rel in saved_again:
+            del work.removals[rel]
+            work.forgotten.append(rel)
 
     def _keep_what_only_looks_alike(self, work: PullWork) -> None:
         """Take no content for the remote's beside metadata of ours: it may happen to be equal.
@@ -312,15 +320,13 @@ class PullPlanner:
             work.failures[rel] = error.message
             work.unfinished.add(token)
             return
+        if entry is None and self._is_other_content(rel, state):
+            self._kept_content.add(rel)
         if state.local is Local.DELETED and before is not None:
             entry = merge.recognised(self._context, before, entry)
         decision = decide(state.local, state.sha256, before, entry)
         if decision is Decision.CONFLICT and entry is not None:
-            decision = self._reconsider(rel, state, entry)
-            if decision is Decision.CONFLICT and before is None and self._is_hollow(rel):
-                decision = Decision.PULL
-                reason = "its content was nowhere any more; the remote has another version there"
-                work.conflicts.append(Conflict(rel, reason))
+            decision = self._reconsider(rel, state, before, entry, work)
         work.slice_of[rel] = token
         match decision:
             case Decision.PULL if entry is not None:
@@ -346,6 +352,16 @@ class PullPlanner:
                     work.known.append(
                         before._replace(held=state.signature, recorded_ns=self._began_ns)
                     )
+
+    def _is_other_content(self, rel: str, state: _State) -> bool:
+        """Whether a file is content that was changed here, and its metadata means what it is now.
+
+        Content that is damaged has changed, too, and is nothing that anybody made.
+        """
+        if state.local is not Local.CHANGED or state.signature is None or not is_lazy(rel):
+            return False
+        told = local_metadata(self._context.names, rel.rpartition("/")[0])
+        return told is not None and told.allows(state.signature.size, state.sha256)
 
     def _fetch(self, rel: str, entry: Entry, here: Signature | None, work: PullWork) -> None:
         if self._metadata_only and here is None and is_lazy(rel):
@@ -383,7 +399,9 @@ class PullPlanner:
         is_gone = before.held is not None or not os.path.lexists(os.path.dirname(names.local(rel)))
         return is_gone and was_here(self._context.base, before)
 
-    def _reconsider(self, rel: str, state: _State, entry: Entry) -> Decision:
+    def _reconsider(
+        self, rel: str, state: _State, before: Known | None, entry: Entry, work: PullWork
+    ) -> Decision:
         """Look closer at what both sides changed: it may be settled without a push."""
         if is_marker(rel):
             ours = merge.local_marker(self._context, rel)
@@ -392,6 +410,10 @@ class PullPlanner:
         elif self._is_equal(rel, state, entry):
             return Decision.ADOPT
         elif version_file(rel) and merge.went_on_with_ours(self._context, rel.rpartition("/")[0]):
+            return Decision.PULL
+        if before is None and self._is_hollow(rel):
+            reason = "its content was nowhere any more; the remote has another version there"
+            work.conflicts.append(Conflict(rel, reason))
             return Decision.PULL
         return Decision.CONFLICT
 
