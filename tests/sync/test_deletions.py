@@ -525,7 +525,7 @@ def appended(machine: Machine, piece: bytes) -> None:
 
 
 def test_what_was_appended_here_stays_though_others_appended_as_much_and_somebody_deleted_that(
-    ana: Machine, bob: Machine, monkeypatch: pytest.MonkeyPatch
+    ana: Machine, bob: Machine
 ) -> None:
     with ana.open() as repo:
         repo.artifacts.save(MODEL, "state", b"one", streaming=True)
@@ -533,9 +533,8 @@ def test_what_was_appended_here_stays_though_others_appended_as_much_and_somebod
         synced(machine)
     for machine, piece in ((ana, b" and two"), (bob, b" or more")):
         appended(machine, piece)
-    assert [(machine.cache / HOME / "1/metadata.yaml").read_bytes() for machine in (ana, bob)] == [
-        (ana.cache / HOME / "1/metadata.yaml").read_bytes()
-    ] * 2, "it tells of no difference"
+    mine, theirs = ((one.cache / HOME / "1/metadata.yaml").read_bytes() for one in (ana, bob))
+    assert mine == theirs, "it tells of no difference"
     synced(ana)
     synced(bob, "--pull")
     deleted(ana)
