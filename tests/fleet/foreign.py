@@ -285,7 +285,12 @@ def save_here(fleet: Fleet, args: dict[str, Any]) -> None:
 
     cache.mkdir(parents=True, exist_ok=True)
     client = OldClient(cache)
-    client.mark(f"{place.prefix}{where}")
+    is_noted = client.mark(f"{place.prefix}{where}")
+    at_work = [one for one in fleet.machines if one.home == machine.home and not one.actor.is_idle]
+    if at_work and not is_noted:
+        # Everything is marked already, so it leaves no mark of its own; and a push that is under
+        # way, and has looked there, is about to forget that everything was.
+        machine.needs_full = True
     directory.mkdir(parents=True, exist_ok=True)
     number = _claim(directory)
     fleet.peer.claim = directory / str(number)
