@@ -14,7 +14,13 @@ import pytest
 
 from swampstore.artifacts.metadata import Draft, Owner, encode
 from swampstore.files.tree import Tree
-from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key, wire_partition
+from swampstore.index.partitions import (
+    META_KEY,
+    MONOLITH_KEY,
+    partition_of,
+    shard_key,
+    wire_partition,
+)
 from swampstore.index.remote_index import RemoteIndex
 from swampstore.index.removals import REMOVALS, Remover
 from swampstore.stores.directory import DirectoryStore
@@ -543,3 +549,27 @@ def test_what_was_appended_here_stays_though_others_appended_as_much_and_somebod
         synced(machine)
     for machine in (ana, bob):
         assert list(versions(machine).values()) == ["one or more"]
+
+
+def test_what_a_push_had_sent_when_a_shard_turned_out_to_be_lost_is_there_once(
+    ana: Machine, bob: Machine, bucket: Path
+) -> None:
+    ana.put(MODEL, "state", "one")
+    synced(ana)
+    with ana.open() as repo:
+        repo.sync.migrate_index()
+    synced(bob)
+    with bob.open() as repo:
+        for content in ("two", "three"):
+            repo.artifacts.save(MODEL, "state", content)
+    # A client of another make was killed before it committed.
+    for rel, data in version_1(b"theirs").items():
+        path = bucket / rel.replace("/1/", "/2/")
+        path.parent.mkdir(exist_ok=True)
+        if not rel.endswith("latest"):
+            path.write_bytes((data or b"").replace(b"version: 1", b"version: 2"))
+    (bucket / shard_key(partition_of(f"{HOME}/1/raw"))).unlink()
+    for machine in (bob, ana, bob):
+        synced(machine)
+    for machine in (ana, bob):
+        assert sorted(versions(machine).values()) == ["one", "theirs", "three", "two"]

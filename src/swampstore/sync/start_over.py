@@ -299,7 +299,9 @@ def _start_over(context: SyncContext, *, is_emptied: bool) -> None:
     facts = {ORIGIN_BEFORE: next(filter(None, origins), None)}
     if not is_emptied:
         facts |= {INDEX_VERSION: version, LEFT_OUT: left_out}
-    context.base.clear(keep=named, uploads=shared, facts=facts)
+    noted = context.base.noted_uploads(context.base.all_noted_uploads())
+    sent = {rel: note for rel, note in noted.items() if note[1]}
+    context.base.clear(keep=named, uploads=sent | shared, facts=facts)
     context.index.started_over()
     context.index.refresh()
 
