@@ -23,6 +23,7 @@ from swampstore.repo.open import CATALOG
 from swampstore.sync.journal import JOURNAL
 from swampstore.sync.scan import is_covered
 from tests.fleet.checks import named_in
+from tests.fleet.disks import is_whole
 from tests.fleet.documents import index_of
 from tests.fleet.oracle import Oracle
 from tests.fleet.steps import picked
@@ -280,10 +281,8 @@ def note_arrivals(fleet: Fleet, machine: Machine) -> None:
     oracle, objects = fleet.oracle, fleet.bucket.objects
     if not (oracle.is_index_lost and fleet.past.has_lost_documents):
         return
-    with contextlib.suppress(Violation):  # a part of it is still lost
-        index_of({key: one.data for key, one in objects.items()})
-        if META in objects:
-            return
+    if is_whole({key: one.data for key, one in objects.items()}):
+        return
     outcome = machine.now(partial(machine.look, contents=False))
     machine.actor.outcome = None
     seen = {one.id for one in outcome.result} if outcome.ending == "done" else set()

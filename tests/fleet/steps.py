@@ -19,7 +19,7 @@ from swampstore.layout import RAW, DataRef, ModelRef
 from swampstore.retention import gc, prune
 from tests.fleet.disks import cache_of, content_of, is_whole, known_to_all
 from tests.fleet.machine import Machine
-from tests.fleet.oracle import MODELS, WORK, Found, Session, State, look_at
+from tests.fleet.oracle import MODELS, PEER, WORK, Found, Session, State, look_at
 from tests.fleet.places import Places
 
 One = TypeVar("One")
@@ -118,7 +118,10 @@ def session(tell: Tell, args: Args) -> None:
             # has made itself, those after it must see.
             seen |= before
         mine = tell.oracle.versions.keys() - before
-        made = {id_ for id_ in mine if tell.oracle.versions[id_].maker == tell.machine.number}
+        # What other programs save into its cache meanwhile may have to wait for another push.
+        found = [tell.oracle.versions[id_] for id_ in mine]
+        ours = [one for one in found if one.maker == tell.machine.number]
+        made = {one.id for one in ours if not one.work.endswith(PEER)}
         models = set(MODELS if chosen is None else chosen)
         tell.oracle.ended_well(Session(locked, models, seen, made))
 
