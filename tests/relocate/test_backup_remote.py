@@ -126,6 +126,9 @@ def test_files_that_the_settings_keep_on_the_machine_are_told(
     kept = len(held(bob.repo_dir / ".swamp"))
     assert f"the settings keep {kept} files on this machine" in done.err
     assert done.json["keptHere"] == kept > 10
+    log = ana.repo_dir / ".swamp/workflow-runs/w/workflow-run-r.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("what each machine keeps for itself, whatever is set")
     assert "settings keep" not in ana("backup", "create", str(place)).err
 
 

@@ -175,10 +175,23 @@ def test_files_and_directories_are_the_same_ones_in_the_cache(
 
 @pytest.mark.parametrize("way", ["renaming", "copying"])
 def test_what_a_machine_keeps_beside_its_runs_stays_where_it_is_both_ways(
-    ana: Desk, bucket: Path, remote: Address, given: list[Config], tmp_path: Path, way: str
+    ana: Desk,
+    bucket: Path,
+    remote: Address,
+    given: list[Config],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    way: str,
 ) -> None:
+    left: list[list[str]] = []
+
+    def giving(config: Config, handover: Handover) -> list[str]:
+        left.append(own_directory.give(config, handover))
+        return left[-1]
+
+    monkeypatch.setattr(setting_up, "give", giving)
     record, log, index = (
-        f"workflow-runs/w/{name}"
+        f"workflow-runs/1/{name}"  # as a version is called
         for name in ("workflow-run-r.yaml", "workflow-run-r.log", ".runs-index.json")
     )
     if way == "copying":
@@ -189,6 +202,7 @@ def test_what_a_machine_keeps_beside_its_runs_stays_where_it_is_both_ways(
     ana.move(remote)
     assert bool(given) == (way == "renaming")
     assert (bucket / record).exists()
+    assert left == ([[]] if given else [])
     (ana.own / log).write_text("going on")  # as whoever resumes that run does
     with ana.open() as repo:
         repo.sync.push(full=True)

@@ -551,6 +551,18 @@ def test_what_was_appended_here_stays_though_others_appended_as_much_and_somebod
         assert list(versions(machine).values()) == ["one or more"]
 
 
+def test_damaged_content_keeps_no_version_that_somebody_deleted(ana: Machine, bob: Machine) -> None:
+    ana.put(MODEL, "state", "one")
+    for machine in (ana, bob):
+        synced(machine)
+    (bob.cache / HOME / "1/raw").write_bytes(b"0ne")
+    deleted(ana)
+    for machine in (ana, bob, ana):
+        synced(machine)
+    for machine in (ana, bob):
+        assert versions(machine) == {}
+
+
 def test_what_a_push_had_sent_when_a_shard_turned_out_to_be_lost_is_there_once(
     ana: Machine, bob: Machine, bucket: Path
 ) -> None:

@@ -79,7 +79,8 @@ class Names:
     def may_all_cross(self, directory: str, names: Sequence[str]) -> bool:
         """Whether `why_not` surely has nothing against any of these names in a directory.
 
-        Told at a glance of all of them: no walk has the time to ask for each.
+        Told at a glance of all of them: no walk has the time to ask for each. What stays beside
+        runs has names as plain as theirs, so there it has to.
         """
         first = directory.partition("/")[0]
         return (

@@ -17,7 +17,7 @@ import msgspec
 
 from swampstore.catalog.keeping_up import EVERYTHING, ChangeLog
 from swampstore.config import Config
-from swampstore.files import disk_errors, read_file, replace_file, sync_dir
+from swampstore.files import disk_errors, read_file, replace_file, sync_filesystem
 from swampstore.index.base import Base
 from swampstore.index.partitions import partition_of
 from swampstore.layout import (
@@ -70,8 +70,7 @@ class Handover(msgspec.Struct, frozen=True):
                     # Whoever still works there is not to miss the directory.
                     os.makedirs(f"{source}/{name}", exist_ok=True)
             if config.durable:
-                sync_dir(root)
-                sync_dir(source)
+                sync_filesystem(root)  # of directories that were merged, each has changed
         if left:
             self._forget(config, left)
         ChangeLog(config.base).note(f"{config.local_dir}/{self.catalog}", [EVERYTHING])
@@ -113,7 +112,8 @@ def _move(source: str, target: str, rel: str) -> Iterator[str]:
     if stays_beside_runs(rel):
         return
     ours, theirs = f"{source}/{rel}", f"{target}/{rel}"
-    if WORKFLOW_RUNS in (rel, os.path.dirname(rel)) and _are_directories(ours):
+    is_of_runs = WORKFLOW_RUNS in (rel, os.path.dirname(rel)) and _are_directories(ours)
+    if is_of_runs:
         with contextlib.suppress(FileExistsError):
             os.makedirs(theirs)
     elif (reason := _move_at_once(ours, theirs)) is None:
@@ -126,7 +126,8 @@ def _move(source: str, target: str, rel: str) -> Iterator[str]:
         return
     names = os.listdir(ours)
     is_flat = not any(os.path.isdir(f"{ours}/{name}") for name in names)
-    if names and is_flat and parse_version(os.path.basename(rel)) is not None:
+    is_version = names and is_flat and parse_version(os.path.basename(rel)) is not None
+    if is_version and not is_of_runs:  # a workflow may have a number for an id
         yield rel
         return
     for name in names:

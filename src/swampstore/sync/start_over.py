@@ -299,6 +299,7 @@ def _start_over(context: SyncContext, *, is_emptied: bool) -> None:
     facts = {ORIGIN_BEFORE: next(filter(None, origins), None)}
     if not is_emptied:
         facts |= {INDEX_VERSION: version, LEFT_OUT: left_out}
+    # Objects of our own stay known as such: in an index that is made of objects they are nobody's.
     noted = context.base.noted_uploads(context.base.all_noted_uploads())
     sent = {rel: note for rel, note in noted.items() if note[1]}
     context.base.clear(keep=named, uploads=sent | shared, facts=facts)

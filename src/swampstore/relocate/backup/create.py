@@ -24,7 +24,7 @@ from swampstore.errors import (
 )
 from swampstore.files import Tree
 from swampstore.index.results import Progress, no_progress
-from swampstore.layout import AUDIT, DATASTORE_SUBDIRS, is_always_local
+from swampstore.layout import AUDIT, DATASTORE_SUBDIRS, is_always_local, stays_beside_runs
 from swampstore.marker import read_marker
 from swampstore.notices import notice
 from swampstore.redaction import is_secret, without_credentials
@@ -144,6 +144,7 @@ def _kept_here(tree: Tree) -> int:
     return sum(
         belongs(rel := os.path.relpath(f"{where}/{name}", tree.local))
         and tree.routing.is_local(rel)
+        and not stays_beside_runs(rel)
         for top in tops
         for where, _, names in os.walk(top)
         for name in names
