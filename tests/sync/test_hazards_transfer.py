@@ -328,6 +328,25 @@ def test_h58_an_entry_without_its_object_blocks_nothing(machine: Open, version: 
     assert_sound(a.store)
 
 
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("metadata_only", [False, True])
+def test_h58_a_marker_without_its_object_is_sent_again_by_whoever_pulls_its_versions(
+    machine: Open, version: int, metadata_only: bool
+) -> None:
+    a, b = machine("a"), machine("b")
+    if version == 2:
+        a.service.migrate_index()
+    fill(a)
+    # A deletion of one that said the same, which came late.
+    a.store.delete(LATEST)
+    assert [one.rel for one in b.pull(metadata_only=metadata_only).skipped] == [LATEST]
+    assert b.read(LATEST) == FILES[LATEST]
+    b.push()
+    assert remote_files(a.store)[LATEST] == FILES[LATEST]
+    assert_sound(a.store)
+    assert b.push().files == 0
+
+
 # H60, H61, H71: what never crosses ----------------------------------------------------------------
 
 

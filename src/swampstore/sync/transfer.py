@@ -236,6 +236,7 @@ class Transfer:
                 self._work.dangling.append(task.rel)
                 reason = "the index names it, the store does not have it"
                 self._work.skipped.append(Skipped(task.rel, reason))
+                self._let_it_be_made_again(task.rel)
                 if self._context.store.capabilities.keeps_paths:
                     self._put_off(task.rel)  # a cursor never comes back to what it has passed
                 yield from self._without_partner(task.rel)
@@ -297,18 +298,22 @@ class Transfer:
         return True
 
     def _skip_spoiled(self, rel: str) -> None:
-        """Go on without a file that is being replaced, or whose replacement was never finished.
+        """Go on without a file that is being replaced, or whose replacement was never finished."""
+        self._let_it_be_made_again(rel)
+        reason = "its object is not what the index says; another machine has begun to replace it"
+        self._work.skipped.append(Skipped(rel, reason))
+        self._put_off(rel)
 
-        What a marker would say can be told without it, and what is derived can be made again; the
-        push that shares that puts the object right. Anything else is tried again next time.
+    def _let_it_be_made_again(self, rel: str) -> None:
+        """Let an object be put right by the next push that shares what can be told without it.
+
+        That is what a marker would say, and what is derived. Anything else is for those to send
+        again who have it.
         """
         if is_marker(rel):
             self._work.names.add(unit_of(rel))
         if is_marker(rel) or is_derived(rel):
             self._context.base.note_uploads({rel: ("", "")})
-        reason = "its object is not what the index says; another machine has begun to replace it"
-        self._work.skipped.append(Skipped(rel, reason))
-        self._put_off(rel)
 
     def _put_off(self, rel: str) -> None:
         self._work.unfinished.add(self._work.slice_of.get(rel, ("", "")))
