@@ -95,7 +95,9 @@ def _peers(place: str, shape: sample.Shape, note: str) -> Iterator[Line]:
     if shutil.which("git") is None:
         say("git is not installed: it is left out")
         return
-    for words in ("init -q", "add .", "-c user.name=b -c user.email=b@b commit -q -m all"):
+    # Else git packs what was committed beside what is measured here.
+    alone = "config gc.auto 0"
+    for words in ("init -q", alone, "add .", "-c user.name=b -c user.email=b@b commit -q -m all"):
         _run(["git", *words.split()], data)
     for what, command in {
         "git show (data get)": ["git", "show", f"HEAD:{path}"],
