@@ -375,8 +375,14 @@ class Fleet:
     def _look_at(self, place: Place, machines: list[Machine]) -> list[tuple[str, list[Found]]]:
         """Return what each machine sees, and one that was never there before, if it sees any."""
         seen = [self._look(machine) for machine in machines]
-        if machines or (place.is_remote and self.places.oracle(place).has_index()):
-            seen.append(self._look_afresh(place))
+        oracle = self.places.oracle(place)
+        if machines or (place.is_remote and oracle.has_index()):
+            afresh = self._look_afresh(place)
+            seen = [
+                (name, oracle.beside_ghosts(machine.number, found, afresh[1]))
+                for machine, (name, found) in zip(machines, seen, strict=True)
+            ]
+            seen.append(afresh)
         return seen
 
     def _look_at_all(self, place: Place, machines: list[Machine]) -> list[tuple[str, list[Found]]]:

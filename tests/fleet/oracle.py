@@ -144,6 +144,8 @@ class Oracle:
         self.forgot: dict[int, set[str]] = {}
         self.sessions: list[Session] = []
         self.ghosts: set[tuple[int, str]] = set()
+        # Where on which machine one of them stands.
+        self.standing: dict[int, set[tuple[str, str, int]]] = {}
         # Whose content was lost on the remote; and of that, what is nowhere any more since whoever
         # had the last copy deleted it, and has forgotten that it did, or what.
         self.contentless: set[str] = set()
@@ -460,6 +462,7 @@ class Oracle:
                 or one.id in self.early & readable
             )
         ]
+        self.standing[machine] = {(one.model, one.name, one.version) for one in ghosts}
         left = [one for one in found if one not in ghosts]
         for ghost in (one for one in ghosts if one.is_latest):
             below = [one for one in left if (one.model, one.name) == (ghost.model, ghost.name)]
@@ -467,6 +470,20 @@ class Oracle:
                 highest = max(below, key=lambda one: one.version)
                 left[left.index(highest)] = highest._replace(is_latest=True)
         return left
+
+    def beside_ghosts(self, machine: int, found: list[Found], afresh: list[Found]) -> list[Found]:
+        """Return what a machine sees, and under a name what one sees that was never there before.
+
+        So it is where metadata that nobody can read stands in the way of a version that others have
+        saved since under its number.
+        """
+        names = {
+            (one.model, one.name)
+            for one in afresh
+            if (one.model, one.name, one.version) in self.standing.get(machine, ())
+        }
+        left = [one for one in found if (one.model, one.name) not in names]
+        return left + [one for one in afresh if (one.model, one.name) in names]
 
     # What must hold ----------------------------------------------------------------------------
 

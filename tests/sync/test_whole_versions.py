@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from swampstore.artifacts.metadata import Draft, Owner, encode
-from swampstore.errors import DiskError
+from swampstore.errors import ContentMissingError, DiskError
 from swampstore.index.base import Base
 from swampstore.index.partitions import MONOLITH_KEY
 from swampstore.index.remote_index import RemoteIndex
@@ -914,3 +914,34 @@ def test_a_version_that_was_deleted_here_comes_back_whole_if_others_have_changed
     for machine in (ana, bob):
         with machine.open() as repo:
             assert contents(repo, MODEL, "state") == ["one and two"]
+
+
+@pytest.mark.parametrize("strategy", ["lazy", "full"])
+def test_content_of_another_version_is_not_read_in_the_place_of_what_nobody_has_any_more(
+    ana: Machine, bob: Machine, bucket: Path, strategy: str
+) -> None:
+    bob.use(bucket, hydrationStrategy=None)
+    with ana.open() as repo:
+        repo.artifacts.save(MODEL, "state", b"one\n", streaming=True)
+        repo.sync.push()
+    synced(bob)
+    lose_base(bob)
+    with ana.open() as repo:
+        repo.artifacts.delete(MODEL, "state")
+        repo.sync.push()
+    # Nothing tells its metadata from what somebody is at work on under that name.
+    with bob.open() as repo:
+        repo.artifacts.save(MODEL, "state", b"two\n", streaming=True)
+    synced(bob)
+    synced(ana)
+    with ana.open() as repo:
+        repo.artifacts.delete(MODEL, "state")
+        assert repo.artifacts.save(MODEL, "state", b"new\n", streaming=True).version == 1
+        repo.sync.push()
+    bob.use(bucket, hydrationStrategy=strategy)
+    synced(bob)
+    with bob.open() as repo:
+        (left,) = [one for one in repo.versions(MODEL, "state") if one.version == 1]
+        with pytest.raises(ContentMissingError):
+            left.bytes()
+    assert ana.get(MODEL, "state") == "new\n"

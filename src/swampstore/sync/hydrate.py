@@ -15,10 +15,9 @@ from swampstore.index.partitions import partition_of
 from swampstore.index.results import Progress
 from swampstore.index.workers import Deadline
 from swampstore.stores.errors import CorruptObjectError, StoreError
-from swampstore.sync.complete import speaks_of
 from swampstore.sync.context import SyncContext
 from swampstore.sync.downloads import Download
-from swampstore.sync.merge import remote_changed
+from swampstore.sync.merge import is_content_of_ours, remote_changed
 from swampstore.sync.pull_plan import PullWork
 from swampstore.sync.transfer import Transfer, parted, take_content
 
@@ -126,9 +125,7 @@ def _look_up(
         view = context.index.view({partition_of(rel) for rel in unknown})
         found |= {rel: entry for rel in unknown if (entry := view.entry(rel)) is not None}
     return known, {
-        rel: entry
-        for rel, entry in found.items()
-        if speaks_of(names, rel.rpartition("/")[0], entry)
+        rel: entry for rel, entry in found.items() if is_content_of_ours(context, rel, entry)
     }
 
 

@@ -16,7 +16,7 @@ from swampstore.files import disk_errors, read_file
 from swampstore.index.errors import SyncError
 from swampstore.index.format import Entry, entry_known
 from swampstore.index.partitions import partition_of
-from swampstore.index.path_kinds import is_metadata, version_file
+from swampstore.index.path_kinds import is_metadata, metadata_beside, version_file
 from swampstore.index.results import Conflict
 from swampstore.layout import DEFERRED, LATEST, METADATA, RAW, parse_version
 from swampstore.stores.errors import CorruptObjectError, ObjectNotFoundError
@@ -328,6 +328,24 @@ def have_one_id(context: SyncContext, rel: str) -> bool | None:
     except (ObjectNotFoundError, MetadataError):
         return None
     return ours.id == theirs.id
+
+
+def is_content_of_ours(context: SyncContext, rel: str, entry: Entry) -> bool:
+    """Whether content of the remote can be what the metadata here, if there is any, speaks of.
+
+    Of what can be appended to, it tells no hash. Where the base does not know that metadata, it may
+    be of another version than the remote's: then the ids decide, which costs a request.
+    """
+    ours = local_metadata(context.names, rel.rpartition("/")[0])
+    if ours is None or not ours.allows(entry.size, entry.sha256):
+        return ours is None
+    metadata = metadata_beside(rel)
+    is_told = ours.checksum is not None and ours.checksum == entry.sha256
+    return (
+        is_told
+        or context.base.get(metadata) is not None
+        or have_one_id(context, metadata) is not False
+    )
 
 
 def went_on_with_ours(context: SyncContext, version_rel: str) -> bool:

@@ -458,9 +458,8 @@ class PullPlanner:
         for rel, (_, entry) in list(work.downloads.items()):
             if not rel.endswith(f"/{RAW}") or metadata_beside(rel) in work.downloads:
                 continue
-            version_rel = rel.rpartition("/")[0]
-            is_another = not speaks_of(self._context.names, version_rel, entry)
-            if is_another or self._is_deleted(metadata_beside(rel)):
+            is_ours = merge.is_content_of_ours(self._context, rel, entry)
+            if not is_ours or self._is_deleted(metadata_beside(rel)):
                 del work.downloads[rel]
                 if rel in work.slice_of:
                     work.unfinished.add(work.slice_of[rel])
