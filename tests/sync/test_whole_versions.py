@@ -922,7 +922,8 @@ def test_content_of_another_version_is_not_read_in_the_place_of_what_nobody_has_
 ) -> None:
     bob.use(bucket, hydrationStrategy=None)
     with ana.open() as repo:
-        repo.artifacts.save(MODEL, "state", b"one\n", streaming=True)
+        repo.artifacts.save(MODEL, "state", b"on", streaming=True)
+        repo.artifacts.append(MODEL, "state", b"e\n")  # so its metadata tells no hash
         repo.sync.push()
     synced(bob)
     lose_base(bob)
