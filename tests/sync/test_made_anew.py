@@ -18,6 +18,7 @@ from swampstore.index import unversioned, watch
 from swampstore.index.base import Base
 from swampstore.index.documents import Documents
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, ORIGINS_KEY, partition_of, shard_key
+from swampstore.index.removals import Remover
 from swampstore.index.state import FOREIGN_WRITER, View
 from swampstore.index.version2 import Version2
 from swampstore.layout import ModelRef
@@ -867,3 +868,30 @@ def test_metadata_that_a_late_request_made_again_revives_no_version_without_cont
     there.pull(metadata_only=True)
     assert not there.path(metadata).exists()
     assert there.path(f"{MODEL.rel}/state/1/metadata.yaml").exists()
+
+
+@pytest.mark.parametrize("lose", [lose_meta, lose_both])
+def test_a_deletion_whose_objects_are_not_gone_yet_stays_where_documents_are_lost(
+    pair: tuple[Machine, Machine],
+    monkeypatch: pytest.MonkeyPatch,
+    lose: Callable[[Machine], None],
+) -> None:
+    here, there = pair
+    delete_version(here, 1)
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Remover, "carry_out", killed)
+        with pytest.raises(Killed):
+            here.push()
+    lose(here)
+    there.sync()  # starts over, and holds the version that was deleted
+    for one in (here, there, here, there):
+        one.sync()
+    assert not here.path(f"{MODEL.rel}/state/1").exists()
+    assert here.files() == there.files()
+    assert remote_index(here.store).entries.keys() == here.files().keys()
+    here.push(full=True)  # comes across the note
+    assert remote_files(here.store) == here.files()

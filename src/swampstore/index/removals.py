@@ -112,6 +112,11 @@ class Notes(msgspec.Struct, frozen=True):
             for one, written in self._by_rel.get(rel, ())
         )
 
+    def tell_of(self, known: Known) -> bool:
+        """Whether somebody is removing what the base knows, by its content."""
+        removals = (one for one, _ in self._by_rel.get(known.rel, ()))
+        return known.sha256 is not None and any(one.sha256 == known.sha256 for one in removals)
+
     def mention(self, rel: str) -> bool:
         """Whether a note names this path at all."""
         return rel in self._by_rel

@@ -20,6 +20,7 @@ from swampstore.index.errors import IndexDamagedError, SyncError
 from swampstore.index.format import Entry, decode_entry, entry_known
 from swampstore.index.partitions import partition_of
 from swampstore.index.path_kinds import is_marker, is_metadata, unit_of, version_file
+from swampstore.index.removals import read_notes
 from swampstore.index.results import Conflict
 from swampstore.index.state import INDEX_VERSION, LEFT_OUT, ORIGIN, ORIGIN_BEFORE
 from swampstore.layout import DATASTORE_SUBDIRS, LANDING, LATEST, METADATA, RAW
@@ -285,16 +286,18 @@ def is_wiped(context: SyncContext) -> bool:
 
 
 def _start_over(context: SyncContext, *, is_emptied: bool) -> None:
-    """Forget what was synced with the index that is gone, except for what was deleted here."""
+    """Forget what was synced with the index that is gone, except for what was deleted."""
     context.tracker.mark(None)
     deleted = _deleted_here(context)
+    others = [] if is_emptied else _being_removed(context)
+    going = {known.rel: known for known in (*others, *deleted)}
     if not is_emptied:
-        _rescue_content(context, {known.rel for known in deleted})
-    shared = _shared_versions(context, {known.rel for known in deleted})
+        _rescue_content(context, going)
+    shared = _shared_versions(context, going)
     # In one step: whoever is stopped in between would never hear of the deletions again. An index
     # that was sharded stays so, if nothing else tells: a monolith that is left is of long ago. What
     # others left out is still to be looked for.
-    named = deleted if is_emptied else list(_as_named(context, deleted))
+    named = deleted if is_emptied else list(_as_named(context, going.values()))
     version, left_out, *origins = context.base.facts(INDEX_VERSION, LEFT_OUT, ORIGIN, ORIGIN_BEFORE)
     facts = {ORIGIN_BEFORE: next(filter(None, origins), None)}
     if not is_emptied:
@@ -305,6 +308,16 @@ def _start_over(context: SyncContext, *, is_emptied: bool) -> None:
     context.base.clear(keep=named, uploads=sent | shared, facts=facts)
     context.index.started_over()
     context.index.refresh()
+
+
+def _being_removed(context: SyncContext) -> list[Known]:
+    """Return what somebody has deleted whose objects are not gone yet, as a note tells.
+
+    It stays known: then the next pull removes it here, unless it turns out that nobody did.
+    """
+    notes = read_notes(context.store, context.names)
+    mentioned = {one.rel for note in notes.notes for one in note.objects}
+    return [*filter(notes.tell_of, context.base.get_many(mentioned).values())]
 
 
 def _deleted_here(context: SyncContext) -> list[Known]:
