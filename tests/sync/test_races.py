@@ -431,6 +431,20 @@ def test_what_is_computed_again_is_never_kept_twice(new_host: NewHost, rel: str)
     assert a.files().keys() == {PLAIN, rel}
 
 
+@pytest.mark.parametrize("rel", [".catalog-export.json", "definitions-evaluated/a/b/c.yaml"])
+def test_what_was_computed_again_here_is_shared_though_others_have_removed_it(
+    new_host: NewHost, rel: str
+) -> None:
+    a, b = new_host(), new_host()
+    a.write(rel, b"made by a")
+    agree(a, b)
+    a.remove(rel)
+    a.push()
+    b.write(rel, b"made by b")
+    agree(b, a)
+    assert a.files() == {rel: b"made by b"}
+
+
 # Large content
 
 

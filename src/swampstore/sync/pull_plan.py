@@ -358,7 +358,8 @@ class PullPlanner:
 
         Content that is damaged has changed, too, and is nothing that anybody made.
         """
-        if state.local is not Local.CHANGED or state.signature is None or not is_lazy(rel):
+        is_content = is_lazy(rel) and version_file(rel) is not None
+        if state.local is not Local.CHANGED or state.signature is None or not is_content:
             return False
         told = local_metadata(self._context.names, rel.rpartition("/")[0])
         return told is not None and told.allows(state.signature.size, state.sha256)
