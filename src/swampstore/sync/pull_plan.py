@@ -24,6 +24,7 @@ from swampstore.index.path_kinds import (
     parted_from_metadata,
     version_file,
 )
+from swampstore.index.path_map import BOOKKEEPING
 from swampstore.index.results import Conflict, Preview, Skipped
 from swampstore.index.state import Slice
 from swampstore.index.workers import Deadline
@@ -292,7 +293,8 @@ class PullPlanner:
     ) -> None:
         reason = self._context.names.why_not(rel)
         if reason is not None:
-            work.skipped.append(Skipped(rel, reason))
+            if reason != BOOKKEEPING:
+                work.skipped.append(Skipped(rel, reason))
             return
         try:
             entry = decode_entry(rel, raw)
