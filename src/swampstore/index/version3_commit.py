@@ -27,12 +27,12 @@ from swampstore.index.meta import Meta, MetaText, encode_meta
 from swampstore.index.partitions import META_KEY, Scope
 from swampstore.index.path_kinds import unit_of
 from swampstore.index.state import (
-    FOREIGN_WRITER,
     Agreements,
     Committed,
     Fingerprint,
     MetaSnapshot,
     View,
+    others_write,
 )
 from swampstore.stores.errors import PreconditionFailedError, StoreError
 from swampstore.stores.paths import (
@@ -241,8 +241,7 @@ def _last_change(
 ) -> datetime | None:
     """Return the time of a commit of ours, None if others changed what the base does not know."""
     documents, base = context.documents, context.base
-    is_shared = base.fact(FOREIGN_WRITER) is not None
-    since = PathCursor(seq, min(one.modified for one in known), is_shared)
+    since = PathCursor(seq, min(one.modified for one in known), others_write(base))
     try:
         return _last_of_ours(base, change, documents.paths.changed_paths(documents.root, since))
     except StoreError:

@@ -43,6 +43,7 @@ from swampstore.index.state import (
     last_seen,
     meta_facts,
     origin_facts,
+    others_write,
     same,
 )
 from swampstore.index.versions import version_of
@@ -166,13 +167,15 @@ class Watch:
     def are_paths_known(self, agreed: Fingerprint, since: PathCursor) -> bool:
         """Whether no path changed since then, or it is not yet time to ask again.
 
-        A clock that is behind dates a change before what was seen last.
+        A clock that is behind dates a change before what was seen last, and what others change of
+        ours keeps the number of our commit.
         """
         if agreed.meta is not None and not self.is_check_due():
             return True
         paths, root = self._documents.paths, self._documents.root
         if paths.newest_path(root) is None:
             return False
+        since = since._replace(is_shared=others_write(self._base))
         if not is_all_known(self._base, paths.changed_paths(root, since)):
             return False
         self._base.apply(facts={MONOLITH_CHECKED: to_iso(self._clock())})
