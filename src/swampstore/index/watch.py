@@ -176,7 +176,7 @@ class Watch:
         if paths.newest_path(root) is None:
             return False
         since = since._replace(is_shared=others_write(self._base))
-        if not is_all_known(self._base, paths.changed_paths(root, since)):
+        if not is_all_known(self._documents, self._base, paths.changed_paths(root, since)):
             return False
         self._base.apply(facts={MONOLITH_CHECKED: to_iso(self._clock())})
         return True
