@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -443,6 +444,36 @@ def test_what_was_computed_again_here_is_shared_though_others_have_removed_it(
     b.write(rel, b"made by b")
     agree(b, a)
     assert a.files() == {rel: b"made by b"}
+
+
+# Records of runs
+
+
+def _record(*statuses: str) -> bytes:
+    steps = [{"stepName": str(at), "status": one} for at, one in enumerate(statuses)]
+    jobs = [{"jobName": "j", "steps": steps}]
+    return json.dumps({"id": "r", "workflowId": "w", "jobs": jobs}).encode()
+
+
+def test_a_run_that_goes_on_while_its_record_is_settled_keeps_what_it_said_last(
+    new_host: NewHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rel = "workflow-runs/w/workflow-run-r.yaml"
+    a, b = new_host(), new_host()
+    a.write(rel, _record("succeeded", "pending", "pending"))
+    a.push()
+    b.write(rel, _record("succeeded", "succeeded", "pending"))
+    keep, copies = PlainInstaller.keep_copy, []
+
+    def go_on(installer: PlainInstaller, source: str, target: str) -> None:
+        keep(installer, source, target)
+        copies.append(target)
+        if len(copies) == 2:
+            b.write(rel, _record("succeeded", "succeeded", "succeeded"))
+
+    monkeypatch.setattr(PlainInstaller, "keep_copy", go_on)
+    agree(b, a)
+    assert a.files()[rel] == _record("succeeded", "succeeded", "succeeded")
 
 
 # Large content

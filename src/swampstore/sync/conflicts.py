@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Iterable, Iterator
 
 from swampstore.errors import SwampstoreError
-from swampstore.files import read_file
+from swampstore.files import read_file, replace_file
 from swampstore.files.signature import signature
 from swampstore.index.format import Entry
 from swampstore.index.partitions import Scope
@@ -30,6 +30,7 @@ from swampstore.stores.errors import StoreError
 from swampstore.sync import merge
 from swampstore.sync.arrivals import Arrival
 from swampstore.sync.context import SyncContext
+from swampstore.sync.downloads import Staging
 from swampstore.sync.hashing import hash_beginning_of, hash_file
 from swampstore.sync.lost_base import has_come, numbered_anew, still_to_come, told_again
 from swampstore.sync.push_plan import Plan, PreparedPush
@@ -179,15 +180,23 @@ class Conflicts:
     def _go_on(
         self, rel: str, copy: str, changed: dict[str, Changed], prepared: PreparedPush
     ) -> None:
-        """Put ours in the place of theirs again where theirs is but an earlier state of a run."""
+        """Put ours in the place of theirs again where theirs is but an earlier state of a run.
+
+        Who goes on with the run right now writes the record as well: then that stays.
+        """
         path, kept = self._context.names.local(rel), self._context.names.local(copy)
+        seen, now = signature(path), signature(kept)
         theirs, ours = read_file(path), read_file(kept)
         if theirs is None or ours is None or not goes_on_from(theirs, ours):
             return
         beside = keep_copy(self._context, rel, hash_file(path)[0])
         self._context.tracker.mark(self._context.names.mark(rel))
-        self._context.installer.keep_copy(kept, path)
-        self._context.installer.install([Arrival(copy, None, signature(kept))])
+        with Staging(self._context.names.cache_dir) as staging:
+            staged = staging.new_path()
+            replace_file(staged, ours, durable=False)
+            if not self._context.installer.install([Arrival(rel, staged, seen)]):
+                return
+        self._context.installer.install([Arrival(copy, None, now)])
         changed.pop(copy, None)
         prepared.told[-1] = Conflict(rel, f"the run went on here; where it was there is {beside}")
         again = self._local.paths([rel, copy, beside])
