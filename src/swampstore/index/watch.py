@@ -352,7 +352,9 @@ class Watch:
 
         It is remembered together with what was seen: by that alone nobody could tell any more.
         """
-        # A base that has just started over knows nothing but what was deleted here.
-        is_gone = not snapshot.exists and not self.is_fresh
+        # A base that has just started over knows nothing but what was deleted here. One that knew
+        # no index when the question was asked may have heard of the first one since.
+        had_one = before.version is not None and not self.is_fresh
+        is_gone = had_one and not snapshot.exists
         is_another = is_gone or snapshot.state.is_another(*before)
         return {MADE_ANEW: "1"} if is_another and not self._base.is_empty() else {}
