@@ -245,8 +245,8 @@ def _is_of_others(one: StoredPath, since: PathCursor | None) -> bool:
 def _not_ahead(context: IndexContext, ours: datetime, theirs: datetime) -> datetime:
     """Return the time of the last change, but none that is still to come.
 
-    Other clients write the time of their own clocks. Up to one that is ahead, nobody would look for
-    what the others change.
+    Other clients write the time of their own clocks. If one that is ahead moved the cursor, nobody
+    would look for what the others change until then.
     """
     latest = max(ours, theirs)
     if theirs > ours:

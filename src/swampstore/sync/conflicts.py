@@ -1,8 +1,8 @@
 """Settling the conflicts of a push, so that both sides keep their data.
 
 Versions whose number others took get the next free one. Of any other file theirs stays, and ours
-is kept as a copy beside it (docs/decisions/0017-only-known-content-is-replaced.md); of the record
-of a workflow run that went on here it is theirs that is kept beside.
+is kept as a copy beside it (docs/decisions/0017-only-known-content-is-replaced.md). Where ours is
+the record of a workflow run that went on here, ours stays, and theirs is the copy.
 """
 
 from __future__ import annotations
