@@ -27,7 +27,7 @@ from swampstore.testing.sync import Host
 from tests.support.broken_store import BrokenStore, Killed
 from tests.support.remotes import Remote
 from tests.support.staging import metadata_of
-from tests.support.sync_harness import remote_index
+from tests.support.sync_harness import Machine, assert_sound, remote_index
 from tests.sync.test_conformance import RestartingMachine
 
 STATE = DataRef(ModelRef("aws/ec2", "i-1"), "state")
@@ -474,6 +474,32 @@ def test_a_run_that_goes_on_while_its_record_is_settled_keeps_what_it_said_last(
     monkeypatch.setattr(PlainInstaller, "keep_copy", go_on)
     agree(b, a)
     assert a.files()[rel] == _record("succeeded", "succeeded", "succeeded")
+
+
+def test_a_run_that_went_on_is_where_it_is_though_a_killed_push_had_sent_where_it_was(
+    new_host: NewHost, memory_remote: Remote, tmp_path: Path
+) -> None:
+    """Nobody has told of that, and a base that was lost does not tell whose it is."""
+    rel, cache = "workflow-runs/w/workflow-run-r.yaml", tmp_path / "host"
+    other = new_host()
+    other.write(PLAIN, b"so that there is an index")
+    other.push()
+    with Machine(cache, memory_remote.open()) as before:
+        before.write(rel, _record("succeeded", "waiting_approval"))
+        before.service.prepare_push()
+    for one in cache.glob("_catalog.db-base*"):
+        one.unlink()
+    with Machine(cache, memory_remote.open()) as after:
+        after.write(rel, _record("succeeded", "succeeded"))
+        _, pushed = after.sync()
+        assert [one.rel for one in pushed.conflicts] == [rel]
+        assert after.read(rel) == _record("succeeded", "succeeded")
+    other.pull()
+    found = other.files()
+    assert found.pop(rel) == _record("succeeded", "succeeded")
+    assert _record("succeeded", "waiting_approval") in found.values()
+    with memory_remote.open() as store:
+        assert_sound(store)
 
 
 # Large content
