@@ -642,7 +642,9 @@ def test_only_one_package_changes_files_of_a_datastore() -> None:
         if made := {change for change in changes if change}:
             found[name] = made
     assert {"os.rename", "os.unlink", "os.open"} <= found.pop("files/disk.py")
-    assert {"os.rename", "os.unlink", "os.mkdir", "os.open"} <= found.pop("files/tree.py")
+    assert {"os.rename", "os.unlink", "os.mkdir", "os.open"} <= found.pop("files/change.py")
+    assert {"os.rename", "os.unlink", "os.mkdir", "os.open"} <= found.pop("files/reception.py")
+    assert found.pop("files/tree.py") == {"os.rename"}
     assert {"os.link", "os.rename", "os.open"} <= found.pop("files/hold.py")
     assert found == {name: set(reasons) for name, reasons in ALLOWED.items()}
 

@@ -188,7 +188,7 @@ def test_a_large_file_is_appended_as_a_whole_or_not_at_all(
         write_all(fd, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr("swampstore.files.tree.write_all", write_until_full)
+        patch.setattr("swampstore.files.change.write_all", write_until_full)
         outcome = cli("data", "put", MODEL, "log", str(large), "--append")
     assert outcome.status != 0
     assert cli("data", "get", MODEL, "log", "--raw").stdout == b"first\n"

@@ -154,6 +154,22 @@ def test_what_a_sync_costs_does_not_depend_on_how_much_there_is(
     assert commands.documents <= 10
 
 
+def test_what_another_client_saves_and_nobody_fetches_makes_no_later_sync_dearer(
+    pair: tuple[Machine, Machine], mongodb_remote: MongoRemote, commands: Commands
+) -> None:
+    ana, ben = pair
+    ana.write("outputs/aws/ec2/run/one.yaml", b"1")
+    ana.push()
+    costs = []
+    for rel in ("outputs/aws/ec2/run/two.yaml", "workflow-runs/w/workflow-run-r.log"):
+        mongodb_remote.plant("", {rel: b"of another client"})
+        ben.pull()
+        commands.reset()
+        assert ben.pull().changes == 0
+        costs.append(commands.total)
+    assert costs[0] == costs[1]
+
+
 def test_a_cold_scoped_pull_reads_what_is_below_its_models(
     pair: tuple[Machine, Machine], mongodb_remote: MongoRemote, commands: Commands
 ) -> None:

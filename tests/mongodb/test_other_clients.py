@@ -294,6 +294,25 @@ def test_a_clock_of_another_client_that_is_behind_hides_nothing_where_nobody_com
     assert ben.pull().changes == 0
 
 
+@pytest.mark.parametrize("what", ["changed", "deleted"])
+def test_a_file_of_ours_that_a_clock_which_is_behind_dates_before_our_commit_is_looked_for(
+    what: str, machine: NewMachine, mongodb_remote: MongoRemote
+) -> None:
+    """It keeps the number of our commit, and nobody commits afterwards."""
+    ana, ben = machine("ana"), machine("ben")
+    mongodb_remote.plant("", {TWO: b"so that they are known to write"})
+    ana.write(ONE, b"1")
+    ana.push()
+    ben.pull()
+    if what == "changed":
+        mongodb_remote.plant("", {ONE: b"changed there"})
+        theirs(mongodb_remote, ONE, timedelta(minutes=5))
+    else:
+        theirs(mongodb_remote, ONE, timedelta(minutes=5), deletedAt="now")
+    ben.pull()
+    assert ben.files().get(ONE) == (b"changed there" if what == "changed" else None)
+
+
 def test_h70_a_machine_deletes_what_it_has_itself_pushed_and_nothing_it_has_not_seen(
     machine: NewMachine, mongodb_remote: MongoRemote
 ) -> None:

@@ -164,8 +164,8 @@ def test_what_defines_a_model_in_git_stays_and_is_named(repo: Repo) -> None:
 
 
 DELETING = sources(
-    *("retention/model_deletion.py", "retention/apply.py", "files/tree.py", "repo/models.py"),
-    *("artifacts/name_lock.py", "retention/runs.py"),
+    *("retention/model_deletion.py", "retention/apply.py", "files/tree.py", "files/change.py"),
+    *("artifacts/name_lock.py", "retention/runs.py", "repo/models.py"),
 )
 
 

@@ -25,10 +25,10 @@ from tests.support.staging import Staged, metadata_of
 MODEL = "aws/ec2/i-1"
 # The modules that change something.
 IMPURE = sources(
-    *("files/disk.py", "files/tree.py", "files/hold.py"),
+    *("files/disk.py", "files/tree.py", "files/change.py", "files/reception.py"),
     *("artifacts/claims.py", "artifacts/publish.py", "artifacts/save.py", "artifacts/streaming.py"),
     *("artifacts/groups.py", "artifacts/rename.py", "artifacts/name_lock.py"),
-    *("artifacts/renumber.py", "sync/arrivals.py", "sync/install.py"),
+    *("artifacts/renumber.py", "files/hold.py", "sync/arrivals.py", "sync/install.py"),
 )
 Operation = Callable[[Repo], Any]
 

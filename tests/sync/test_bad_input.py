@@ -46,7 +46,8 @@ from tests.conftest import FakeClock
 from tests.support.fault_proxy import FaultProxy, Hang, Meanwhile, Request, Slow, Status, Truncated
 from tests.support.http_server import Answer
 from tests.support.machines import Machine as CommandMachine
-from tests.support.remotes import ProxiedRemote
+from tests.support.old_client import OldPeer
+from tests.support.remotes import ProxiedRemote, Remote
 from tests.support.sync_harness import (
     META,
     MONOLITH,
@@ -492,6 +493,22 @@ def test_an_index_of_a_newer_program_is_left_alone(ground: Ground) -> None:
         with pytest.raises(NewerFormatError, match="newer version of swampstore: its format is 99"):
             work()
     assert json.loads(ground.store.get(META).data)["version"] == 99
+
+
+def test_logs_of_runs_that_an_index_names_stay_there_and_nobody_is_told_of_each(
+    tmp_path: Path, memory_remote: Remote
+) -> None:
+    """Earlier releases have sent them; each pull that reads what else is there meets them."""
+    log, record = (f"workflow-runs/w/workflow-run-r.{kind}" for kind in ("log", "yaml"))
+    with Machine(tmp_path / "a", memory_remote.open()) as machine:
+        OldPeer(machine.store).push_v1({log: b"lines", record: b"id: r"})
+        assert machine.pull().skipped == ()
+        assert machine.files() == {record: b"id: r"}
+        machine.write(record, b"id: r, again")
+        machine.push()
+        assert machine.pull(full=True).skipped == ()
+        assert remote_files(machine.store)[log] == b"lines"
+        assert_sound(machine.store)
 
 
 @pytest.mark.parametrize("junk", JUNK.values(), ids=JUNK)

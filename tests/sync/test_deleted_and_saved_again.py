@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from swampstore.files.tree import Reception
+from swampstore.files import Reception
 from swampstore.index.remote_index import RemoteIndex
 from swampstore.layout import LANDING
 from swampstore.sync.downloads import Staging

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,7 +27,7 @@ from swampstore.testing.sync import Host
 from tests.support.broken_store import BrokenStore, Killed
 from tests.support.remotes import Remote
 from tests.support.staging import metadata_of
-from tests.support.sync_harness import remote_index
+from tests.support.sync_harness import Machine, assert_sound, remote_index
 from tests.sync.test_conformance import RestartingMachine
 
 STATE = DataRef(ModelRef("aws/ec2", "i-1"), "state")
@@ -429,6 +430,76 @@ def test_what_is_computed_again_is_never_kept_twice(new_host: NewHost, rel: str)
     a.push()
     agree(a, b)
     assert a.files().keys() == {PLAIN, rel}
+
+
+@pytest.mark.parametrize("rel", [".catalog-export.json", "definitions-evaluated/a/b/c.yaml"])
+def test_what_was_computed_again_here_is_shared_though_others_have_removed_it(
+    new_host: NewHost, rel: str
+) -> None:
+    a, b = new_host(), new_host()
+    a.write(rel, b"made by a")
+    agree(a, b)
+    a.remove(rel)
+    a.push()
+    b.write(rel, b"made by b")
+    agree(b, a)
+    assert a.files() == {rel: b"made by b"}
+
+
+# Records of runs
+
+
+def _record(*statuses: str) -> bytes:
+    steps = [{"stepName": str(at), "status": one} for at, one in enumerate(statuses)]
+    jobs = [{"jobName": "j", "steps": steps}]
+    return json.dumps({"id": "r", "workflowId": "w", "jobs": jobs}).encode()
+
+
+def test_a_run_that_goes_on_while_its_record_is_settled_keeps_what_it_said_last(
+    new_host: NewHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rel = "workflow-runs/w/workflow-run-r.yaml"
+    a, b = new_host(), new_host()
+    a.write(rel, _record("succeeded", "pending", "pending"))
+    a.push()
+    b.write(rel, _record("succeeded", "succeeded", "pending"))
+    keep, copies = PlainInstaller.keep_copy, []
+
+    def go_on(installer: PlainInstaller, source: str, target: str) -> None:
+        keep(installer, source, target)
+        copies.append(target)
+        if len(copies) == 2:
+            b.write(rel, _record("succeeded", "succeeded", "succeeded"))
+
+    monkeypatch.setattr(PlainInstaller, "keep_copy", go_on)
+    agree(b, a)
+    assert a.files()[rel] == _record("succeeded", "succeeded", "succeeded")
+
+
+def test_a_run_that_went_on_is_where_it_is_though_a_killed_push_had_sent_where_it_was(
+    new_host: NewHost, memory_remote: Remote, tmp_path: Path
+) -> None:
+    """Nobody has told of that, and a base that was lost does not tell whose it is."""
+    rel, cache = "workflow-runs/w/workflow-run-r.yaml", tmp_path / "host"
+    other = new_host()
+    other.write(PLAIN, b"so that there is an index")
+    other.push()
+    with Machine(cache, memory_remote.open()) as before:
+        before.write(rel, _record("succeeded", "waiting_approval"))
+        before.service.prepare_push()
+    for one in cache.glob("_catalog.db-base*"):
+        one.unlink()
+    with Machine(cache, memory_remote.open()) as after:
+        after.write(rel, _record("succeeded", "succeeded"))
+        _, pushed = after.sync()
+        assert [one.rel for one in pushed.conflicts] == [rel]
+        assert after.read(rel) == _record("succeeded", "succeeded")
+    other.pull()
+    found = other.files()
+    assert found.pop(rel) == _record("succeeded", "succeeded")
+    assert _record("succeeded", "waiting_approval") in found.values()
+    with memory_remote.open() as store:
+        assert_sound(store)
 
 
 # Large content

@@ -11,11 +11,15 @@ import pytest
 from swampstore import Repo
 from swampstore.errors import ContentMissingError, ContentOutdatedError
 from swampstore.index.documents import Documents
+from swampstore.index.repair import Recovery
+from swampstore.index.state import MetaSnapshot
 from swampstore.stores.protocol import Fetched
 from swampstore.sync.downloads import Downloader
 from swampstore.sync.pull_plan import PullPlanner, PullWork
 from swampstore.sync.service import SyncService
 from tests.support.machines import Machine, contents
+from tests.support.remotes import Remote
+from tests.support.sync_harness import Machine as Host
 from tests.support.sync_harness import remote_index
 
 MODEL = "aws/ec2/i-1"
@@ -197,3 +201,30 @@ def test_a_reader_who_hears_late_of_the_index_undoes_no_deletion(
             assert contents(repo, MODEL, "new") == ["saved"]
             assert contents(repo, MODEL, "old") == []
             assert contents(repo, MODEL, "state") == ["one and two"]
+
+
+def test_a_reader_who_hears_late_that_there_is_no_index_yet_undoes_no_deletion(
+    tmp_path: Path, memory_remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        Host(tmp_path / "a", memory_remote.open()) as here,
+        Host(tmp_path / "a", memory_remote.open()) as another_process,
+        Host(tmp_path / "b", memory_remote.open()) as there,
+    ):
+        here.write("files/x", b"x")
+        look = Recovery.without_meta
+
+        def slow(recovery: Recovery, etag: str | None, token: str | None) -> MetaSnapshot:
+            found = look(recovery, etag, token)
+            monkeypatch.setattr(Recovery, "without_meta", look)
+            another_process.push()  # the first of all
+            return found
+
+        monkeypatch.setattr(Recovery, "without_meta", slow)
+        assert not here.service.hydrate(f"{HOME}/1/raw")
+        there.pull()
+        there.delete("files/x")
+        there.push()
+        for machine in (here, there):
+            machine.sync()
+            assert machine.files() == {}

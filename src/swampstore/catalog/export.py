@@ -226,8 +226,8 @@ PAUSE = timedelta(minutes=10)
 class Published(NamedTuple):
     """The export that is on the remote, where the cache does not hold everything it describes.
 
-    `waits` tells whether something of a model changed here and was not pushed yet, `may_wait` also
-    whether that is possible.
+    `waits` tells whether something of a model is marked as changed and was not pushed yet,
+    `may_wait` also where everything is marked, and so this model may be.
     """
 
     size: int

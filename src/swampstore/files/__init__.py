@@ -5,15 +5,17 @@ after the path was announced: whoever must know about changes (the sync engine's
 tracking) cannot be forgotten. Writes are atomic and durable, deletions vanish in one rename.
 What comes from the remote is no change of ours: it enters through a `Reception`, unannounced.
 
-Start with `tree`. `disk` has what it takes for single files, among it the one way to replace a file
-in one step. `signature` tells whether a file is still the one that was seen, `sqlite_file` heals
-files of SQLite that can be made anew, `hold` locks files for as long as a process lives, `links`
-keeps symbolic links from leading elsewhere. All of it knows `layout`, `formats` and `errors`, and
-nothing of what is in a file.
+Start with `tree`; `change` and `reception` are the two ways in which its files may change. `disk`
+has what it takes for single files, among it the one way to replace a file in one step. `signature`
+tells whether a file is still the one that was seen, `sqlite_file` heals files of SQLite that can be
+made anew, `hold` locks files for as long as a process lives, `links` keeps symbolic links from
+leading elsewhere. All of it knows `layout`, `formats` and `errors`, and nothing of what is in a
+file.
 """
 
 from __future__ import annotations
 
+from swampstore.files.change import Change
 from swampstore.files.disk import (
     NO_FILE,
     disk_errors,
@@ -34,7 +36,8 @@ from swampstore.files.disk import (
     write_all,
 )
 from swampstore.files.hold import Hold, alone, taking_over
-from swampstore.files.tree import Announce, Change, Reception, Tree
+from swampstore.files.reception import Reception
+from swampstore.files.tree import Announce, Tree
 
 __all__ = [
     "NO_FILE",

@@ -234,7 +234,10 @@ def try_writing(directory: str) -> None:
 
 
 def remove_version_files(directory: str) -> None:
-    """Remove the files of a version, its metadata first, and what is of a name in its place not."""
+    """Remove the files of a version, its metadata first; data of another model within it stays.
+
+    The directory of a version may be that of a data name as well, whose `latest` it then holds.
+    """
     names = set(os.listdir(directory)) - {LATEST}
     for name in sorted(names, key=lambda name: (name != METADATA, name)):
         if not os.path.isdir(f"{directory}/{name}"):

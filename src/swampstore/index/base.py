@@ -127,7 +127,7 @@ class Base:
     def below(self, prefix: str, other_than: Container[str] = ()) -> Iterator[Known]:
         """Yield what is known of a path and of everything below it; "" is the root.
 
-        Of paths that are to be left out, next to nothing is done.
+        Of paths that are left out no record is made, which is most of what they would cost.
         """
         exact = self.get(prefix) if prefix else None
         if exact is not None and exact.rel not in other_than:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from swampstore.index.base import Base
+from swampstore.index.documents import Documents
 from swampstore.index.errors import IndexDamagedError, IndexMovedError
 from swampstore.index.fingerprints import is_named
 from swampstore.index.format import Document, Entry, RawEntries, decode_entry, encode_entry
@@ -161,14 +162,18 @@ def next_origin(meta: Meta | None, *told: str | None) -> str | None:
     return known or (new_write_id() if meta is None else None)
 
 
-def is_all_known(base: Base, found: Iterable[StoredPath]) -> bool:
-    """Whether the base knows all of these paths as they are; reads no further once it does not."""
+def is_all_known(documents: Documents, base: Base, found: Iterable[StoredPath]) -> bool:
+    """Whether the base knows all of these paths as they are; reads no further once it does not.
+
+    What never crosses would be news for ever.
+    """
     paths = iter(found)
     while page := list(islice(paths, _PAGE)):
         known = base.get_many(one.rel for one in page)
         for one in page:
             before = known[one.rel].sha256 if one.rel in known else None
-            if one.problem or before != (None if one.is_deleted else one.sha256):
+            is_known = before == (None if one.is_deleted else one.sha256)
+            if one.problem or not (is_known or documents.never_crosses(one.rel)):
                 return False
     return True
 

@@ -264,6 +264,10 @@ class Documents:
         """What keys of the namespace begin with."""
         return self._names.remote("")
 
+    def never_crosses(self, rel: str) -> bool:
+        """Whether nothing is ever brought from a path, so that no base knows what is there."""
+        return self._names.why_not(rel) is not None
+
     def scrubbed(self, entries: RawEntries) -> RawEntries:
         """Return entries without those that must never cross, which are told of."""
         doc = Document(entries)

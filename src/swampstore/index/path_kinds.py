@@ -117,10 +117,10 @@ def other_datastores(rels: Iterable[str]) -> set[str]:
 
 
 def is_surely_ours(rel: str) -> bool:
-    """Whether a path of a remote is one of a datastore, whoever says so.
+    """Whether a path of a remote is surely one of a datastore, also where no index says so.
 
-    In a bucket without a prefix there may be anything else at the top, of programs that know
-    nothing of datastores. Only an index tells whether it is ours.
+    In a bucket without a prefix, programs that know nothing of datastores may have anything else at
+    the top. Of that only an index tells whether it is ours.
     """
     return rel.partition("/")[0] in DATASTORE_SUBDIRS or is_derived(rel)
 

@@ -23,6 +23,9 @@ from swampstore.notices import shell_word
 from swampstore.routing import Routing
 from swampstore.stores.protocol import is_plain_key
 
+# Why a path never crosses of which nobody needs to hear.
+BOOKKEEPING = "bookkeeping stays where it is"
+
 
 class Names:
     """Where the files of one namespace (empty: none) are, on both sides."""
@@ -68,7 +71,7 @@ class Names:
         if not is_plain_name and (reason := self.why_no_name(rel)):
             return reason
         if stays_beside_runs(rel) or (not is_plain_name and is_internal(rel)):
-            return "bookkeeping stays where it is"
+            return BOOKKEEPING
         first = rel.partition("/")[0]
         if is_always_local(rel):
             return f"{first} never leaves the machine"
@@ -118,7 +121,7 @@ class NamesElsewhere(Names):
     def why_not(self, rel: str) -> str | None:
         """Return why a path must never cross between that directory and the remote."""
         if rel.partition("/")[0] not in self.routing.subdirs:
-            return "bookkeeping stays where it is"
+            return BOOKKEEPING
         return super().why_not(rel)
 
 

@@ -130,6 +130,11 @@ PARTIAL = "partial: only some entries are known"
 _MULTIPART = re.compile(r"[0-9a-fA-F]{32}-[0-9]+")
 
 
+def others_write(base: Base) -> bool:
+    """Whether a client was ever seen that writes paths, or a monolith, and no `_meta.json`."""
+    return base.fact(FOREIGN_WRITER) is not None
+
+
 def from_monolith(etag: str) -> str:
     """Return what is recorded for a partition whose entries came from this monolith."""
     return f"monolith: {etag}"

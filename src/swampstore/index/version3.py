@@ -34,6 +34,7 @@ from swampstore.index.state import (
     Proof,
     Slice,
     View,
+    others_write,
 )
 from swampstore.index.version import IndexContext, IndexVersion, Rebuild
 from swampstore.index.version3_commit import (
@@ -227,8 +228,7 @@ def _agreed(reader: Reader) -> PathCursor | None:
     known = [one for one in context.watch.agreed(reader.scope) if one.version == Version3.number]
     if not known or context.watch.is_another:
         return None
-    is_shared = context.base.fact(FOREIGN_WRITER) is not None
-    return max(cursor_of(one) for one in known)._replace(is_shared=is_shared)
+    return max(cursor_of(one) for one in known)._replace(is_shared=others_write(context.base))
 
 
 def _is_of_others(one: StoredPath, since: PathCursor | None) -> bool:
@@ -245,8 +245,8 @@ def _is_of_others(one: StoredPath, since: PathCursor | None) -> bool:
 def _not_ahead(context: IndexContext, ours: datetime, theirs: datetime) -> datetime:
     """Return the time of the last change, but none that is still to come.
 
-    Other clients write the time of their own clocks. Up to one that is ahead, nobody would look for
-    what the others change.
+    Other clients write the time of their own clocks. If one that is ahead moved the cursor, nobody
+    would look for what the others change until then.
     """
     latest = max(ours, theirs)
     if theirs > ours:

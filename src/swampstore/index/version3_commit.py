@@ -11,7 +11,6 @@ import msgspec
 from msgspec.structs import replace
 
 from swampstore.clock import EPOCH, from_iso, to_iso
-from swampstore.index.base import Base
 from swampstore.index.changes import (
     Change,
     attempts,
@@ -27,12 +26,12 @@ from swampstore.index.meta import Meta, MetaText, encode_meta
 from swampstore.index.partitions import META_KEY, Scope
 from swampstore.index.path_kinds import unit_of
 from swampstore.index.state import (
-    FOREIGN_WRITER,
     Agreements,
     Committed,
     Fingerprint,
     MetaSnapshot,
     View,
+    others_write,
 )
 from swampstore.stores.errors import PreconditionFailedError, StoreError
 from swampstore.stores.paths import (
@@ -240,16 +239,18 @@ def _last_change(
     context: IndexContext, change: Change, seq: int, known: Collection[PathCursor]
 ) -> datetime | None:
     """Return the time of a commit of ours, None if others changed what the base does not know."""
-    documents, base = context.documents, context.base
-    is_shared = base.fact(FOREIGN_WRITER) is not None
-    since = PathCursor(seq, min(one.modified for one in known), is_shared)
+    documents = context.documents
+    since = PathCursor(seq, min(one.modified for one in known), others_write(context.base))
     try:
-        return _last_of_ours(base, change, documents.paths.changed_paths(documents.root, since))
+        found = documents.paths.changed_paths(documents.root, since)
+        return _last_of_ours(context, change, found)
     except StoreError:
         return None  # the commit is done, and the next pull looks
 
 
-def _last_of_ours(base: Base, change: Change, found: Iterator[StoredPath]) -> datetime | None:
+def _last_of_ours(
+    context: IndexContext, change: Change, found: Iterator[StoredPath]
+) -> datetime | None:
     last = EPOCH
     theirs = []
     for one in found:
@@ -260,7 +261,7 @@ def _last_of_ours(base: Base, change: Change, found: Iterator[StoredPath]) -> da
         if (entry and entry.sha256) != (None if one.is_deleted else one.sha256):
             return None
         last = max(last, one.modified or EPOCH)
-    return last if is_all_known(base, theirs) else None
+    return last if is_all_known(context.documents, context.base, theirs) else None
 
 
 def rebuilt(work: Rebuild, number: int) -> int:

@@ -43,6 +43,7 @@ from swampstore.index.state import (
     last_seen,
     meta_facts,
     origin_facts,
+    others_write,
     same,
 )
 from swampstore.index.versions import version_of
@@ -166,14 +167,16 @@ class Watch:
     def are_paths_known(self, agreed: Fingerprint, since: PathCursor) -> bool:
         """Whether no path changed since then, or it is not yet time to ask again.
 
-        A clock that is behind dates a change before what was seen last.
+        A clock that is behind dates a change before what was seen last, and what others change of
+        ours keeps the number of our commit.
         """
         if agreed.meta is not None and not self.is_check_due():
             return True
         paths, root = self._documents.paths, self._documents.root
         if paths.newest_path(root) is None:
             return False
-        if not is_all_known(self._base, paths.changed_paths(root, since)):
+        since = since._replace(is_shared=others_write(self._base))
+        if not is_all_known(self._documents, self._base, paths.changed_paths(root, since)):
             return False
         self._base.apply(facts={MONOLITH_CHECKED: to_iso(self._clock())})
         return True
@@ -349,7 +352,9 @@ class Watch:
 
         It is remembered together with what was seen: by that alone nobody could tell any more.
         """
-        # A base that has just started over knows nothing but what was deleted here.
-        is_gone = not snapshot.exists and not self.is_fresh
+        # A base that has just started over knows nothing but what was deleted here. One that knew
+        # no index when the question was asked may have heard of the first one since.
+        had_one = before.version is not None and not self.is_fresh
+        is_gone = had_one and not snapshot.exists
         is_another = is_gone or snapshot.state.is_another(*before)
         return {MADE_ANEW: "1"} if is_another and not self._base.is_empty() else {}

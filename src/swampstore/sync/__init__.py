@@ -13,8 +13,9 @@ remote is another one. `lost_base` clears what a lost base leaves behind.
 A push: `push` in the order of `push_plan`, which changes nothing; `conflicts` are settled so that
 both sides keep their data, `complete` lets no half of a version out, `uploads` replace nothing of
 others, `copies` are made by the store of what it has, `deletions` remove objects. A pull: `pull` in
-the order of `pull_plan`; `downloads` fetch, of `begun_appends` what was there before; `install`
-puts files in their places, in the order of `arrivals`. Files of both go through a `transfer`.
+the order of `pull_plan`, which asks `local_state` how files here stand to the base; `downloads`
+fetch, of `begun_appends` what was there before; `install` puts files in their places, in the order
+of `arrivals`. Files of both go through a `transfer`.
 
 Content alone: `hydrate` brings it, `evict` gives it up by its `access_times`. Around all that:
 `hashing` of files that may change, the `staged_cache` of a setup and the `handover` of files to it,

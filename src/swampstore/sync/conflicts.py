@@ -1,8 +1,8 @@
 """Settling the conflicts of a push, so that both sides keep their data.
 
 Versions whose number others took get the next free one. Of any other file theirs stays, and ours
-is kept as a copy beside it (docs/decisions/0017-only-known-content-is-replaced.md); of the record
-of a workflow run that went on here it is theirs that is kept beside.
+is kept as a copy beside it (docs/decisions/0017-only-known-content-is-replaced.md). Where ours is
+the record of a workflow run that went on here, ours stays, and theirs is the copy.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Iterable, Iterator
 
 from swampstore.errors import SwampstoreError
-from swampstore.files import read_file
+from swampstore.files import read_file, replace_file
 from swampstore.files.signature import signature
 from swampstore.index.format import Entry
 from swampstore.index.partitions import Scope
@@ -30,6 +30,7 @@ from swampstore.stores.errors import StoreError
 from swampstore.sync import merge
 from swampstore.sync.arrivals import Arrival
 from swampstore.sync.context import SyncContext
+from swampstore.sync.downloads import Staging
 from swampstore.sync.hashing import hash_beginning_of, hash_file
 from swampstore.sync.lost_base import has_come, numbered_anew, still_to_come, told_again
 from swampstore.sync.push_plan import Plan, PreparedPush
@@ -62,8 +63,7 @@ class Conflicts:
         for rel, (change, entry) in plan.copies.items():
             with self._giving_up(rel, changed, prepared):
                 copy = self._keep_both(rel, change, entry, changed, prepared)
-                if workflow_run_of(rel) is not None:
-                    self._go_on(rel, copy, changed, prepared)
+                self._go_on(rel, copy, changed, prepared)
 
     def remove_copies(self, changed: dict[str, Changed], prepared: PreparedPush) -> None:
         """Remove versions that others have by now under another number, instead of telling of them.
@@ -178,21 +178,34 @@ class Conflicts:
 
     def _go_on(
         self, rel: str, copy: str, changed: dict[str, Changed], prepared: PreparedPush
-    ) -> None:
-        """Put ours in the place of theirs again where theirs is but an earlier state of a run."""
+    ) -> str | None:
+        """Put ours in the place of theirs again where theirs is but an earlier state of a run.
+
+        Return the hash of theirs, None if it stays. Who goes on with the run right now writes the
+        record as well: then that stays.
+        """
+        if workflow_run_of(rel) is None:
+            return None
         path, kept = self._context.names.local(rel), self._context.names.local(copy)
+        seen, now = signature(path), signature(kept)
         theirs, ours = read_file(path), read_file(kept)
         if theirs is None or ours is None or not goes_on_from(theirs, ours):
-            return
-        beside = keep_copy(self._context, rel, hash_file(path)[0])
+            return None
+        sha256 = hash_file(path)[0]
+        beside = keep_copy(self._context, rel, sha256)
         self._context.tracker.mark(self._context.names.mark(rel))
-        self._context.installer.keep_copy(kept, path)
-        self._context.installer.install([Arrival(copy, None, signature(kept))])
+        with Staging(self._context.names.cache_dir) as staging:
+            staged = staging.new_path()
+            replace_file(staged, ours, durable=False)
+            if not self._context.installer.install([Arrival(rel, staged, seen)]):
+                return None
+        self._context.installer.install([Arrival(copy, None, now)])
         changed.pop(copy, None)
         prepared.told[-1] = Conflict(rel, f"the run went on here; where it was there is {beside}")
         again = self._local.paths([rel, copy, beside])
         changed.update((one.rel, one) for one in again.changed)
         prepared.deleted.update((known.rel, known) for known in again.deleted)
+        return sha256
 
     def make_room(
         self, occupied: list[Occupied], changed: dict[str, Changed], prepared: PreparedPush
@@ -248,10 +261,14 @@ class Conflicts:
     ) -> None:
         """Keep both contents where no index names theirs: so we tell of it, as of our own."""
         rel, known = change.rel, change.known
-        self._keep_both(rel, change, entry, changed, prepared)
+        copy = self._keep_both(rel, change, entry, changed, prepared)
         self._context.base.apply(known=[known] if known else [], forgotten=[] if known else [rel])
         again = self._local.paths([rel])
         changed.update((one.rel, one) for one in again.changed)
+        earlier = self._go_on(rel, copy, changed, prepared)
+        if earlier is not None:
+            # The next attempt may replace it.
+            self._context.base.note_uploads({rel: (earlier, "")})
 
 
 def keep_copy(context: SyncContext, rel: str, sha256: str) -> str:

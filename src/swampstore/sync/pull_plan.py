@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from swampstore.artifacts.latest import wins
 from swampstore.errors import SwampstoreError
-from swampstore.files.signature import Signature, is_surely_unchanged, signature
+from swampstore.files.signature import Signature
 from swampstore.index.base import Known
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import Entry, decode_entry, entry_known
@@ -24,6 +24,7 @@ from swampstore.index.path_kinds import (
     parted_from_metadata,
     version_file,
 )
+from swampstore.index.path_map import BOOKKEEPING
 from swampstore.index.results import Conflict, Preview, Skipped
 from swampstore.index.state import Slice
 from swampstore.index.workers import Deadline
@@ -33,19 +34,11 @@ from swampstore.sync.complete import local_metadata, speaks_of
 from swampstore.sync.context import SyncContext
 from swampstore.sync.deletions import not_deleted, overwritten
 from swampstore.sync.downloads import Download
-from swampstore.sync.hashing import hash_file
+from swampstore.sync.local_state import LocalFiles, LocalState
 from swampstore.sync.lost_base import was_here_before
 from swampstore.sync.merge import Decision, Local, decide, remote_changed
 from swampstore.sync.push_plan import Plan
-from swampstore.sync.scan import Links, is_covered, is_unfinished, was_here
-
-
-class _State(msgspec.Struct):
-    """The local file of one path against the base."""
-
-    local: Local
-    signature: Signature | None = None
-    sha256: str | None = None
+from swampstore.sync.scan import is_covered
 
 
 class PullWork(msgspec.Struct):
@@ -110,13 +103,12 @@ class PullPlanner:
         self._deadline = deadline
         self._began_ns = time.time_ns()
         marked = context.tracker.peek()
-        self._removals = marked.removals
         self._marked = frozenset(marked.paths)
-        self._links = Links(context.names.root)
+        self._files = LocalFiles(context, marked.removals)
         # What the index names in the partition that is being compared.
         self._named: Mapping[str, msgspec.Raw] = {}
-        # A first pull need not look for every file that it is about to bring, nor what is known.
-        self._has_data = self._has_base = True
+        # A first pull need not look for what is known.
+        self._has_base = True
         # What is another one here than on the remote, until a push has settled that.
         self._undecided: set[str] = set()
         # Content that was changed here, and deleted elsewhere.
@@ -125,7 +117,7 @@ class PullPlanner:
     def plan(self) -> PullWork:
         """Find out what has to be done, without doing it."""
         work = PullWork()
-        self._has_data = os.path.lexists(self._context.names.local("data"))
+        self._files.begin()
         self._has_base = not self._context.base.is_empty()
         self._undecided, self._kept_content = set(), set()
         for one in self._context.index.changes(self.scope, everything=self._full):
@@ -144,10 +136,10 @@ class PullPlanner:
 
     def _leave_what_was_deleted_meanwhile(self, work: PullWork) -> None:
         """Fetch nothing that another process has deleted since the marks were looked at."""
-        before, self._removals = self._removals, self._context.tracker.peek().removals
-        known = self._context.base.get_many(work.downloads if before != self._removals else ())
-        for rel in known:
-            if work.expected.get(rel) is None and self._was_deleted(rel, known[rel]):
+        if not self._files.look_for_removals():
+            return
+        for rel, known in self._context.base.get_many(work.downloads).items():
+            if work.expected.get(rel) is None and self._files.was_deleted(rel, known):
                 del work.downloads[rel]
 
     def _compare(self, piece: Slice, work: PullWork) -> None:
@@ -210,7 +202,7 @@ class PullPlanner:
         metadata = metadata_beside(rel)
         if metadata in work.failures or metadata in work.downloads:
             return None
-        return self._state(metadata, self._context.base.get(metadata)).local
+        return self._files.state(metadata, self._context.base.get(metadata)).local
 
     def _keep_what_was_saved_again(self, work: PullWork) -> None:
         """Remove no content beside metadata that is new: it is that of a version made here since.
@@ -292,7 +284,8 @@ class PullPlanner:
     ) -> None:
         reason = self._context.names.why_not(rel)
         if reason is not None:
-            work.skipped.append(Skipped(rel, reason))
+            if reason != BOOKKEEPING:
+                work.skipped.append(Skipped(rel, reason))
             return
         try:
             entry = decode_entry(rel, raw)
@@ -300,7 +293,7 @@ class PullPlanner:
             work.skipped.append(Skipped(rel, error.message))
             work.unfinished.add(token)
             return
-        if before is None and not self._is_looked_for(rel):
+        if before is None and not self._files.may_be_here(rel):
             work.slice_of[rel] = token
             self._fetch(rel, entry, None, work)
         elif self._full or remote_changed(before, entry):
@@ -315,7 +308,7 @@ class PullPlanner:
         work: PullWork,
     ) -> None:
         try:
-            state = self._state(rel, before)
+            state = self._files.state(rel, before)
         except SwampstoreError as error:
             work.failures[rel] = error.message
             work.unfinished.add(token)
@@ -353,12 +346,13 @@ class PullPlanner:
                         before._replace(held=state.signature, recorded_ns=self._began_ns)
                     )
 
-    def _is_other_content(self, rel: str, state: _State) -> bool:
+    def _is_other_content(self, rel: str, state: LocalState) -> bool:
         """Whether a file is content that was changed here, and its metadata means what it is now.
 
         Content that is damaged has changed, too, and is nothing that anybody made.
         """
-        if state.local is not Local.CHANGED or state.signature is None or not is_lazy(rel):
+        is_content = is_lazy(rel) and version_file(rel) is not None
+        if state.local is not Local.CHANGED or state.signature is None or not is_content:
             return False
         told = local_metadata(self._context.names, rel.rpartition("/")[0])
         return told is not None and told.allows(state.signature.size, state.sha256)
@@ -370,37 +364,8 @@ class PullPlanner:
         work.downloads[rel] = Download(rel, entry)
         work.expected[rel] = here
 
-    def _is_looked_for(self, rel: str) -> bool:
-        """Whether a file may be here: without any data there is none, and nothing to decide."""
-        return self._has_data or not rel.startswith("data/")
-
-    def _state(self, rel: str, before: Known | None) -> _State:
-        path = self._context.names.local(rel)
-        now = signature(path) if self._is_looked_for(rel) else None
-        if now is None:
-            return _State(Local.DELETED if self._was_deleted(rel, before) else Local.ABSENT)
-        if before and before.held and is_surely_unchanged(before.held, now, before.recorded_ns):
-            return _State(Local.SAME, now)
-        self._links.check(rel)
-        if (before is None or before.held is None) and is_unfinished(self._context.names, rel):
-            return _State(Local.ABSENT)  # it lands as soon as nobody here is writing that version
-        try:
-            sha256, now = hash_file(path)
-        except FileNotFoundError:
-            return _State(Local.ABSENT)
-        same = before is not None and before.sha256 == sha256
-        return _State(Local.SAME if same else Local.CHANGED, now, sha256)
-
-    def _was_deleted(self, rel: str, before: Known | None) -> bool:
-        """Whether a missing file is a deletion that was not pushed yet."""
-        names = self._context.names
-        if before is None or not is_covered(names.mark(rel), self._removals):
-            return False
-        is_gone = before.held is not None or not os.path.lexists(os.path.dirname(names.local(rel)))
-        return is_gone and was_here(self._context.base, before)
-
     def _reconsider(
-        self, rel: str, state: _State, before: Known | None, entry: Entry, work: PullWork
+        self, rel: str, state: LocalState, before: Known | None, entry: Entry, work: PullWork
     ) -> Decision:
         """Look closer at what both sides changed: it may be settled without a push."""
         if is_marker(rel):
@@ -444,7 +409,7 @@ class PullPlanner:
         # have saved the very same content again. Theirs is what their metadata speaks of.
         return merge.is_metadata_there(self._context, rel)
 
-    def _is_equal(self, rel: str, state: _State, entry: Entry) -> bool:
+    def _is_equal(self, rel: str, state: LocalState, entry: Entry) -> bool:
         """Whether the object has the content of our file, where the index does not tell."""
         if entry.sha256 or state.signature is None or entry.size != state.signature.size:
             return False
@@ -460,20 +425,13 @@ class PullPlanner:
                 continue
             is_ours = merge.is_content_of_ours(self._context, rel, entry)
             if not is_ours or self._is_deleted(metadata_beside(rel)):
+            if not is_ours or self._files.is_version_deleted(metadata_beside(rel)):
                 del work.downloads[rel]
                 if rel in work.slice_of:
                     work.unfinished.add(work.slice_of[rel])
                 if work.expected[rel] is not None:
                     reason = "the remote has other content than its metadata speaks of; ours stays"
                     work.skipped.append(Skipped(rel, reason))
-
-    def _is_deleted(self, metadata: str) -> bool:
-        """Whether a version that the remote had was deleted here, and that is not pushed yet."""
-        names = self._context.names
-        is_removed = is_covered(names.mark(metadata), self._removals)
-        if not is_removed or os.path.lexists(names.local(metadata)):
-            return False
-        return self._was_deleted(metadata, self._context.base.get(metadata))
 
     def _want_content(self, work: PullWork) -> None:
         """After a pull of metadata only, content that never came is still to be fetched."""
@@ -484,7 +442,7 @@ class PullPlanner:
                 continue
             if self.scope is not None and not self.scope.covers(known.rel):
                 continue
-            if self._state(known.rel, known).local is Local.ABSENT:
+            if self._files.state(known.rel, known).local is Local.ABSENT:
                 entry = entry_known(known)
                 work.downloads[known.rel] = Download(known.rel, entry)
                 work.expected[known.rel] = None

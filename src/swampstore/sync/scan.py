@@ -16,7 +16,7 @@ from swampstore.index.base import Base, Known
 from swampstore.index.errors import SyncError
 from swampstore.index.partitions import Scope
 from swampstore.index.path_kinds import goes_with_any_push, metadata_beside, version_file
-from swampstore.index.path_map import Names, is_safe
+from swampstore.index.path_map import BOOKKEEPING, Names, is_safe
 from swampstore.index.results import Skipped
 from swampstore.layout import (
     CLAIM,
@@ -218,7 +218,7 @@ class LocalScan:
             path = f"{self._names.root}/{rel}"
             for file in _files_at(path) if "\0" not in path else ():
                 scan.nameless[f"{rel}{file.removeprefix(path)}"] = reason
-        elif "bookkeeping" not in reason:
+        elif reason != BOOKKEEPING:
             scan.skipped.append(Skipped(rel, reason))
 
     def _missing(self, rel: str, seen: Container[str], scope: Scope | None) -> list[Known]:

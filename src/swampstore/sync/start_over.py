@@ -145,7 +145,7 @@ def _forget_removed(context: SyncContext) -> None:
     """Let the base forget what a pull has removed that was stopped before it could note that.
 
     If somebody shares just the same again, nothing else would tell that it is not here. What was
-    deleted here since, and is to stay so, is still known.
+    deleted here since stays known, for the next push to tell of.
     """
     leaving = context.base.noted_leaving()
     if not leaving:

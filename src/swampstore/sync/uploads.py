@@ -91,7 +91,7 @@ class Vanished(NamedTuple):
 Placed = Uploaded | Occupied | Vanished
 
 # Hears, in any thread, of each small file that was sent: its path, its bytes, and the token of the
-# object. What is in no message was sent in pieces, or was there before.
+# object. Of what was sent in pieces, or was there before, it hears nothing.
 Witness = Callable[[str, bytes, str], None]
 
 
