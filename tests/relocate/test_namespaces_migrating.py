@@ -14,6 +14,7 @@ import pytest
 from swampstore.errors import (
     AlreadyExistsError,
     DifferingDataError,
+    NamespaceTakenError,
     SwampstoreError,
     ValidationError,
 )
@@ -442,3 +443,18 @@ def test_a_namespace_that_was_never_used_is_given_up_with_the_choice_of_another(
     assert ana("sync").status == 0
     assert ana("datastore", "namespace", "set", "web").status == 0
     assert bob("datastore", "namespace", "set", "infra").status == 1
+
+
+@pytest.mark.parametrize("other", ["", "web"])
+def test_a_namespace_is_not_given_up_while_something_waits_in_it_to_be_pushed(
+    place: Place, other: str
+) -> None:
+    ana, bob = place.member("ana"), place.member("bob")
+    namespaced(ana)
+    ana.save("one")
+    with ana.open() as repo:
+        set_namespace(repo, other) if other else unset_namespace(repo)
+    with bob.open() as repo, pytest.raises(NamespaceTakenError):
+        set_namespace(repo, "infra")
+    namespaced(ana)
+    assert ana.read() == ["one"]

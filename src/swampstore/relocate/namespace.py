@@ -298,8 +298,7 @@ def set_namespace(repo: Repo, slug: str) -> NamespaceSet:
         if slug != config.namespace:
             _share_deletions(repo)
             _switch(repo, slug)
-            if config.namespace:
-                registry.remove_unused(config.namespace, config.repo_id)
+            _give_up(repo, registry)
     return NamespaceSet(slug, config.base, _where_data_stays(repo, slug))
 
 
@@ -324,7 +323,7 @@ def unset_namespace(
             _share_deletions(repo)
         _switch(repo, "")
         forget_move(f"{repo.config.base}/{namespace}")
-        registry.remove_unused(namespace, repo.config.repo_id)
+        _give_up(repo, registry)
     remove_empty_namespace(repo.config, namespace)
     return NamespaceUnset(namespace, migration)
 
@@ -359,6 +358,16 @@ def _share_deletions(repo: Repo) -> None:
     if any(rel is not None for rel in deleted):
         with raised_as_not_pushed():
             repo.connection.service.push(deadline=repo.config.remote.deadline(None))
+
+
+def _give_up(repo: Repo, registry: Registry) -> None:
+    """Let others have the namespace that is left, if nothing is in it, there or here.
+
+    What was saved here and never pushed is to be had by nobody but who has the namespace.
+    """
+    config = repo.config
+    if config.namespace and not unmigrated_subdirs(config.datastore_dir):
+        registry.remove_unused(config.namespace, config.repo_id)
 
 
 def _switch(repo: Repo, namespace: str) -> None:
