@@ -411,9 +411,11 @@ def test_a_migration_that_was_killed_can_be_run_again(
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("other", [None, "web"])
+@pytest.mark.parametrize(
+    "leaving", [["unset"], ["unset", "--migrate", "--confirm"], ["set", "web"]]
+)
 def test_what_was_deleted_before_a_namespace_was_left_stays_deleted(
-    ana: Machine, other: str | None
+    ana: Machine, leaving: list[str]
 ) -> None:
     assert ana("datastore", "namespace", "set", "infra").status == 0
     ana.put(MODEL, "state", "one")
@@ -421,11 +423,10 @@ def test_what_was_deleted_before_a_namespace_was_left_stays_deleted(
     assert ana("sync").status == 0
     with ana.open() as repo:
         repo.artifacts.delete(MODEL, "state")
-    leaving = ["unset"] if other is None else ["set", other]
     assert ana("datastore", "namespace", *leaving).status == 0
     assert ana("sync").status == 0
     assert ana("datastore", "namespace", "set", "infra").status == 0
-    if other is None:  # the events of the time without one are outside
+    if leaving[0] == "unset":  # the events of the time without one are outside
         assert ana("datastore", "namespace", "migrate", "--confirm").status == 0
     assert ana("sync").status == 0
     assert ana.get(MODEL, "other") == "two"

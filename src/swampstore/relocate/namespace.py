@@ -115,6 +115,7 @@ def migrate(
         _fetch_what_is_outside(repo, timeout, progress)
     with working_alone(repo):
         if reverse and repo.config.remote:
+            _share_deletions(repo)
             fetch_everything(repo, timeout=timeout, progress=progress)
         repo.mutations.recover()
         plan = moving.plan()
