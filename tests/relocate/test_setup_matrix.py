@@ -876,6 +876,37 @@ def test_both_ends_of_what_was_appended_to_apart_are_there_once_wherever_they_ar
     assert (ana if is_known else cem).texts("log") == expected
 
 
+@pytest.mark.parametrize("hydration", ["full", "lazy"])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_what_was_appended_in_one_remote_comes_to_another_at_once_though_its_number_is_taken(
+    ana: Desk,
+    bob: Desk,
+    tmp_path: Path,
+    place: Callable[[str], Address],
+    hydration: Hydration,
+    is_known: bool,
+) -> None:
+    first, second = place("file"), place("file")
+    with bob.open() as repo:
+        repo.artifacts.save(MODEL, "log", "one\n", streaming=True)
+    for desk, target in ((bob, second), (ana, second)):
+        desk.move(target)
+    cem = Desk(tmp_path / "cem")
+    cem.move(first)
+    cem.save("log", "zero\n")
+    with cem.open() as repo:
+        repo.sync.push()
+    ana.move(first)
+    with ana.open() as repo:
+        repo.artifacts.append(MODEL, "log", "two\n")
+        repo.sync.push()
+    mover = ana if is_known else cem
+    mover.move(second, hydration=hydration)
+    with bob.open() as repo:
+        repo.sync.pull()
+    assert sorted(mover.texts("log")) == sorted(bob.texts("log")) == ["one\ntwo\n", "zero\n"]
+
+
 def stopped_setup(desk: Desk, target: Address, where: tuple[type, str]) -> None:
     """Have something that can be appended to, and a setup that was stopped somewhere."""
     with desk.open() as repo:

@@ -135,6 +135,9 @@ class Setup:
             self._warn_of_unpushed()
         if isinstance(destination, Cache):
             self._sync(destination, migrate=migrate, index=index)
+            # What has made room came back as others have it: ours may go on from there.
+            if any(one.has_made_room for one in moves.values()):
+                self._syncing.share_earlier_copies(moves.values())
         self._verify(moves, destination)
         # From here on, rows are read from where the settings say, whenever we are stopped.
         self._here.catalog.clear()
