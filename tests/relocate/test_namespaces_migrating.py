@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from swampstore import init_repo, open_repo
 from swampstore.errors import (
     AlreadyExistsError,
     DifferingDataError,
@@ -459,3 +460,26 @@ def test_a_namespace_is_not_given_up_while_something_waits_in_it_to_be_pushed(
         set_namespace(repo, "infra")
     namespaced(ana)
     assert ana.read() == ["one"]
+
+
+def test_what_stays_beside_a_namespace_does_not_keep_data_from_coming_out_of_it(
+    tmp_path: Path,
+) -> None:
+    init_repo(tmp_path).close()
+    update_marker(str(tmp_path), {"datastore": {"exclude": ["data/host"]}})
+    log = tmp_path / ".swamp/workflow-runs/w/workflow-run-r.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("of a run")
+    with open_repo(tmp_path) as repo:
+        set_namespace(repo, "infra")
+    with open_repo(tmp_path) as repo:
+        repo.artifacts.save(MODEL, "state", "one")
+        repo.artifacts.save("host/a", "state", "that stays here")
+        repo.tree.replace_file("workflow-runs/w/workflow-run-r.yaml", b"{}")
+    with open_repo(tmp_path) as repo:
+        assert unset_namespace(repo, move=True).migration is not None
+    with open_repo(tmp_path) as repo:
+        assert repo.latest(MODEL, "state").text() == "one"
+        assert repo.latest("host/a", "state").text() == "that stays here"
+    assert log.read_text() == "of a run"
+    assert log.with_suffix(".yaml").exists()
