@@ -21,7 +21,6 @@ from swampstore.stores.errors import ObjectNotFoundError, StoreError, StoreUnrea
 
 if TYPE_CHECKING:
     from swampstore.catalog.schema import Row
-    from swampstore.files import Tree
     from swampstore.repo import Repo
 
 _NO_CHECKPOINT = Checkpoint(0, 0)
@@ -135,9 +134,7 @@ def _plan(
     repo: Repo, names: Iterable[Sequence[Row]], now: datetime, runs: RunExists | None = None
 ) -> GcPlan:
     plan = plan_names(names, now, runs or _known_runs(repo))
-    if repo.config.remote is not None:
-        return plan  # what is not here is there
-    whole = tuple(one for one in plan.removals if not _may_be_last(repo.tree, one))
+    whole = tuple(one for one in plan.removals if not _may_be_last(repo, one))
     lacking = (
         f"{_ref_of(one)}: a newer version lacks its content, so old ones stay;"
         " `swampstore doctor` tells more"
@@ -147,17 +144,17 @@ def _plan(
     return GcPlan(whole, (*plan.warnings, *lacking))
 
 
-def _may_be_last(tree: Tree, removal: Removal) -> bool:
-    """Whether content is missing of versions that are to stay, newer than one that is to go.
+def _may_be_last(repo: Repo, removal: Removal) -> bool:
+    """Whether content is lost of versions that are to stay, newer than one that is to go.
 
     Then what goes may be the last that can be read.
     """
-    if removal.whole_name:
+    if removal.whole_name or repo.config.remote is not None:
         return False
-    ref, goes = _ref_of(removal), {one.version for one in removal.versions}
+    tree, ref, goes = repo.tree, _ref_of(removal), {one.version for one in removal.versions}
     stay = (one for one in on_disk.committed_versions(tree, ref) if one not in goes)
     newer = (ref.file_rel(one, RAW) for one in stay if one > min(goes, default=one))
-    return any(not tree.routing.is_local(raw) and tree.size(raw) is None for raw in newer)
+    return any(tree.size(raw) is None and not repo.config.may_be_elsewhere(raw) for raw in newer)
 
 
 def _ref_of(removal: Removal) -> DataRef:
