@@ -173,12 +173,12 @@ def test_a_run_that_waits_is_cancelled_with_the_run_in_it_that_does(repo: Repo) 
 
 
 def test_a_run_that_waits_is_cancelled_though_a_run_in_it_has_failed(repo: Repo) -> None:
-    names = ("first", "second")
-    calls = {"type": "workflow"}
-    steps = [{"name": one, "task": {**calls, "workflowIdOrName": one}} for one in names]
-    define(repo, {one["name"]: [one] for one in steps})
-    for name in names:
+    jobs: dict[str, list[Any]] = {}
+    for name in ("first", "second"):
+        task = {"type": "workflow", "workflowIdOrName": name}
+        jobs[name] = [{"name": name, "task": task}]
         define(repo, {"k": [ASK]}, name)
+    define(repo, jobs)
     run_id = run_workflow(repo, Workflows(repo).require("w")).record.id
     first = next(one.id for one in RunRecords(repo).all() if one.workflow_name == "first")
     decide_step(repo, first, None, approved=False)

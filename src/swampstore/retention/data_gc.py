@@ -134,14 +134,16 @@ def _plan(
     repo: Repo, names: Iterable[Sequence[Row]], now: datetime, runs: RunExists | None = None
 ) -> GcPlan:
     plan = plan_names(names, now, runs or _known_runs(repo))
-    whole = tuple(one for one in plan.removals if not _may_be_last(repo, one))
-    lacking = (
+    stay = {one[:3]: one for one in plan.removals if _may_be_last(repo, one)}
+    if not stay:
+        return plan
+    doubts = (
         f"{_ref_of(one)}: a newer version lacks its content, so old ones stay;"
         " `swampstore doctor` tells more"
-        for one in plan.removals
-        if one not in whole
+        for one in stay.values()
     )
-    return GcPlan(whole, (*plan.warnings, *lacking))
+    goes = tuple(one for one in plan.removals if one[:3] not in stay)
+    return GcPlan(goes, (*plan.warnings, *doubts))
 
 
 def _may_be_last(repo: Repo, removal: Removal) -> bool:
