@@ -35,6 +35,7 @@ from swampstore.namespaces.manifests import (
     open_registry,
 )
 from swampstore.relocate.namespace_moving import MovePlan, Moving, forget_move
+from swampstore.relocate.syncing import share_deletions
 from swampstore.repo import Repo
 from swampstore.sync.run import fetch_everything, raised_as_not_pushed
 from swampstore.sync.unmigrated import unmigrated_subdirs
@@ -349,16 +350,8 @@ def _others(registry: Registry, namespace: str) -> list[str]:
 
 
 def _share_deletions(repo: Repo) -> None:
-    """Push if something was deleted here that is still to be: later, nobody could tell that.
-
-    What was saved here can wait in the cache until the namespace is chosen again.
-    """
-    if repo.config.remote is None:
-        return
-    deleted = map(repo.connection.names.rel_of_mark, repo.dirty.peek().removals)
-    if any(rel is not None for rel in deleted):
-        with raised_as_not_pushed():
-            repo.connection.service.push(deadline=repo.config.remote.deadline(None))
+    with raised_as_not_pushed():
+        share_deletions(repo)
 
 
 def _give_up(repo: Repo, registry: Registry) -> None:

@@ -37,7 +37,7 @@ from swampstore.relocate.own_directory import OwnDirectory, give
 from swampstore.relocate.refusals import check_all_fit, check_names, not_there
 from swampstore.relocate.report import NAMED, SetupReport
 from swampstore.relocate.settings import configured, write_settings
-from swampstore.relocate.syncing import Syncing, begin
+from swampstore.relocate.syncing import Syncing, begin, share_deletions
 from swampstore.repo import Repo
 from swampstore.repo.open import CATALOG
 from swampstore.stores.errors import StoreError
@@ -275,6 +275,12 @@ class Setup:
         here = self._here.config
         if here.remote is None or here.datastore_dir not in moves:
             return
+        try:
+            share_deletions(self._here)
+        except SwampstoreError as error:
+            self._report.warnings.append(
+                f"what was deleted here stays on the remote that is left: {error.message}"
+            )
         try:
             pulled = fetch_everything(self._here, timeout=self._timeout, progress=self._progress)
         except (StoreError, ConfigError) as error:
