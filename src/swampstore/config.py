@@ -139,6 +139,10 @@ class Config:
         """Whether others may use it as well, from here or from elsewhere."""
         return self.remote is not None or self.is_shared_in_place
 
+    def may_be_elsewhere(self, raw: str) -> bool:
+        """Whether content that is not here may be on the remote, or on the machine it stays on."""
+        return self.remote is not None or (self.is_shared and self.routing.is_local(raw))
+
     @property
     def local_dir(self) -> str:
         """The tier that never leaves this machine."""

@@ -192,6 +192,51 @@ def test_an_export_that_could_not_be_pushed_hides_nothing_that_others_published_
         assert not repo.export_catalog()
 
 
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_what_was_pushed_while_exports_are_put_off_is_in_the_next_one(
+    infra: Machine,
+    machine: MakeMachine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_seen: bool,
+) -> None:
+    second, third = machine("infra-2", "infra"), machine("infra-3", "infra")
+    for who in (second, third, second):
+        assert who("sync", "--full").status == 0
+
+    def work(who: Machine, model: str, text: str | None) -> None:
+        with who.open() as repo, repo.session([f"aws/ec2/{model}"]):
+            if text is None:
+                repo.artifacts.delete(f"aws/ec2/{model}", "state")
+            else:
+                repo.artifacts.save(f"aws/ec2/{model}", "state", text)
+
+    work(second, "i-2", "1")
+    work(second, "i-3", "1")
+    shown = [(one, "state", 1) for one in ("i-1", "i-2", "i-3")]
+    assert sorted(published(infra, tmp_path)) == shown
+    monkeypatch.setattr(export, "SMALL_ROWS", 0)
+    work(second, "i-2", "2")
+    work(second, "i-3", None)
+    assert sorted(published(infra, tmp_path)) == shown
+    monkeypatch.setattr(export, "SMALL_ROWS", 5_000)
+    work(third, "i-4", "1")
+    if is_seen:
+        work(third, "i-2", "3")
+    work(second, "i-5", "1")
+    newer = [("i-2", "state", 2), ("i-2", "state", 3)][: 1 + is_seen]
+    shown = [*newer, *((one, "state", 1) for one in ("i-1", "i-2", "i-4", "i-5"))]
+    assert sorted(published(infra, tmp_path)) == sorted(shown)
+    with second.open() as repo:
+        assert repo.catalog.untold[1]
+    work(third, "i-2", None)
+    work(second, "i-5", None)
+    shown = [("i-1", "state", 1), ("i-4", "state", 1)]
+    assert sorted(published(infra, tmp_path)) == shown
+    with second.open() as repo:
+        assert not repo.catalog.untold[0]
+
+
 def test_two_machines_of_a_namespace_do_not_quarrel_about_the_export(
     infra: Machine, machine: MakeMachine, tmp_path: Path
 ) -> None:

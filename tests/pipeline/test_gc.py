@@ -258,6 +258,21 @@ def test_old_versions_stay_as_long_as_a_newer_one_has_lost_an_object(
     assert kinds(clock.collect(grace=AT_ONCE)) == {"state/1": "swept", "state/2": "swept"}
 
 
+def test_an_older_version_that_has_lost_its_metadata_keeps_no_other_one(
+    ana: Machine, bucket: Path
+) -> None:
+    save(ana, "state", "1", "2", "3", garbage_collection=1)
+    clock = Clock(bucket)
+    clock.collect()
+    (bucket / f"data/{MODEL}/state/1/metadata.yaml").unlink()
+    garbage, _ = plan_here([clock.place], clock.now)
+    for candidates in garbage.values():
+        late = PlaceCollection(clock.place, candidates, clock.now, AT_ONCE)
+        late.run()
+        assert kinds(late)["state/2"] == "swept"
+    assert version("state", 3) <= data_in(bucket)
+
+
 def test_data_of_runs_whose_records_stay_on_their_machines_is_kept(
     ana: Machine, bucket: Path
 ) -> None:

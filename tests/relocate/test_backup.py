@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from swampstore import Repo, init_repo, open_repo
+from swampstore.doctor import examine
 from swampstore.errors import NotFoundError, ValidationError
 from swampstore.relocate.backup import create_backup, open_place, verify_backups
 from swampstore.relocate.backup.place import BackupPlace
@@ -20,6 +21,7 @@ from swampstore.stores.memory import MemoryBucket, MemoryStore
 from tests.support.backing_up import MODEL, OTHER, backed_up, fill, held, put, restored
 from tests.support.command_line import CommandLine, run_process
 from tests.support.fault_proxy import Status
+from tests.support.members import shared_directory
 from tests.support.remotes import ProxiedRemote
 
 
@@ -391,3 +393,21 @@ def test_a_manifest_is_described_by_the_page_about_formats(repo: Repo, place: Pa
     text = Page(ROOT / "docs/formats/backup.md").section("The first line")
     described = {row[0].strip("`") for row in table_rows(text)}
     assert described == json.loads(first).keys()
+
+
+def test_content_that_stays_on_another_machine_of_a_shared_directory_is_no_damage(
+    place: Path, tmp_path: Path
+) -> None:
+    share = shared_directory(tmp_path)
+    ana, bob = (share.member(one, exclude=["data/**/image/*/raw"]) for one in ("ana", "bob"))
+    ana.save("large", name="image")
+    ana.save("small")
+    with bob.open() as repo:
+        report = backed_up(repo, place)
+        repo.ready(complete=True)
+        assert [one.check for one in examine(repo).findings if not one.ok] == []
+    assert not report.manifest.left_out
+    assert [one.path for one in report.skipped] == [f"data/{MODEL}/image/1"]
+    assert f"data/{MODEL}/state/1/raw" in restored(place, tmp_path / "new")
+    with ana.open() as repo:
+        assert not backed_up(repo, place).skipped

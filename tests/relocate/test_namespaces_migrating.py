@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from swampstore import init_repo, open_repo
 from swampstore.errors import (
     AlreadyExistsError,
     DifferingDataError,
+    NamespaceTakenError,
     SwampstoreError,
     ValidationError,
 )
@@ -410,9 +412,11 @@ def test_a_migration_that_was_killed_can_be_run_again(
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("other", [None, "web"])
+@pytest.mark.parametrize(
+    "leaving", [["unset"], ["unset", "--migrate", "--confirm"], ["set", "web"]]
+)
 def test_what_was_deleted_before_a_namespace_was_left_stays_deleted(
-    ana: Machine, other: str | None
+    ana: Machine, leaving: list[str]
 ) -> None:
     assert ana("datastore", "namespace", "set", "infra").status == 0
     ana.put(MODEL, "state", "one")
@@ -420,11 +424,10 @@ def test_what_was_deleted_before_a_namespace_was_left_stays_deleted(
     assert ana("sync").status == 0
     with ana.open() as repo:
         repo.artifacts.delete(MODEL, "state")
-    leaving = ["unset"] if other is None else ["set", other]
     assert ana("datastore", "namespace", *leaving).status == 0
     assert ana("sync").status == 0
     assert ana("datastore", "namespace", "set", "infra").status == 0
-    if other is None:  # the events of the time without one are outside
+    if leaving[0] == "unset":  # the events of the time without one are outside
         assert ana("datastore", "namespace", "migrate", "--confirm").status == 0
     assert ana("sync").status == 0
     assert ana.get(MODEL, "other") == "two"
@@ -442,3 +445,41 @@ def test_a_namespace_that_was_never_used_is_given_up_with_the_choice_of_another(
     assert ana("sync").status == 0
     assert ana("datastore", "namespace", "set", "web").status == 0
     assert bob("datastore", "namespace", "set", "infra").status == 1
+
+
+@pytest.mark.parametrize("other", ["", "web"])
+def test_a_namespace_is_not_given_up_while_something_waits_in_it_to_be_pushed(
+    place: Place, other: str
+) -> None:
+    ana, bob = place.member("ana"), place.member("bob")
+    namespaced(ana)
+    ana.save("one")
+    with ana.open() as repo:
+        set_namespace(repo, other) if other else unset_namespace(repo)
+    with bob.open() as repo, pytest.raises(NamespaceTakenError):
+        set_namespace(repo, "infra")
+    namespaced(ana)
+    assert ana.read() == ["one"]
+
+
+def test_what_stays_beside_a_namespace_does_not_keep_data_from_coming_out_of_it(
+    tmp_path: Path,
+) -> None:
+    init_repo(tmp_path).close()
+    update_marker(str(tmp_path), {"datastore": {"exclude": ["data/host"]}})
+    log = tmp_path / ".swamp/workflow-runs/w/workflow-run-r.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("of a run")
+    with open_repo(tmp_path) as repo:
+        set_namespace(repo, "infra")
+    with open_repo(tmp_path) as repo:
+        repo.artifacts.save(MODEL, "state", "one")
+        repo.artifacts.save("host/a", "state", "that stays here")
+        repo.tree.replace_file("workflow-runs/w/workflow-run-r.yaml", b"{}")
+    with open_repo(tmp_path) as repo:
+        assert unset_namespace(repo, move=True).migration is not None
+    with open_repo(tmp_path) as repo:
+        assert repo.latest(MODEL, "state").text() == "one"
+        assert repo.latest("host/a", "state").text() == "that stays here"
+    assert log.read_text() == "of a run"
+    assert log.with_suffix(".yaml").exists()

@@ -40,7 +40,7 @@ from swampstore.relocate.report import SetupReport
 from swampstore.relocate.setup import set_up_datastore
 from swampstore.stores import Store, Written
 from swampstore.stores.directory import DirectoryStore
-from swampstore.stores.errors import CorruptObjectError, StoreNotMountedError
+from swampstore.stores.errors import CorruptObjectError, StoreError, StoreNotMountedError
 from swampstore.stores.probe import ProbeReport
 from swampstore.sync import hashing, staged_cache
 from swampstore.sync.push import Push
@@ -874,6 +874,75 @@ def test_both_ends_of_what_was_appended_to_apart_are_there_once_wherever_they_ar
     (ana if is_known else cem).move(second, hydration=hydration)
     expected = [f"one\n{end}", *before, "one\ntwo\n"]
     assert (ana if is_known else cem).texts("log") == expected
+
+
+@pytest.mark.parametrize("hydration", ["full", "lazy"])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_what_was_appended_in_one_remote_comes_to_another_at_once_though_its_number_is_taken(
+    ana: Desk,
+    bob: Desk,
+    tmp_path: Path,
+    place: Callable[[str], Address],
+    hydration: Hydration,
+    is_known: bool,
+) -> None:
+    first, second = place("file"), place("file")
+    with bob.open() as repo:
+        repo.artifacts.save(MODEL, "log", "one\n", streaming=True)
+    for desk, target in ((bob, second), (ana, second)):
+        desk.move(target)
+    cem = Desk(tmp_path / "cem")
+    cem.move(first)
+    cem.save("log", "zero\n")
+    with cem.open() as repo:
+        repo.sync.push()
+    ana.move(first)
+    with ana.open() as repo:
+        repo.artifacts.append(MODEL, "log", "two\n")
+        repo.sync.push()
+    mover = ana if is_known else cem
+    mover.move(second, hydration=hydration)
+    with bob.open() as repo:
+        repo.sync.pull()
+    assert sorted(mover.texts("log")) == sorted(bob.texts("log")) == ["one\ntwo\n", "zero\n"]
+
+
+@pytest.mark.parametrize("namespace", [None, "web"])
+def test_what_was_deleted_before_a_remote_was_left_stays_deleted(
+    ana: Desk, bob: Desk, place: Callable[[str], Address], namespace: str | None
+) -> None:
+    first = place("file")
+    second = place("file") if namespace is None else first
+    ana.save("state", "one")
+    ana.save("other", "two")
+    for desk in (ana, bob):
+        desk.move(first)
+    with ana.open() as repo:
+        repo.artifacts.delete(MODEL, "state")
+    ana.move(second, namespace=namespace)
+    assert (ana.texts("state"), ana.texts("other")) == ([], ["two"])
+    with bob.open() as repo:
+        repo.sync.pull()
+    assert (bob.texts("state"), bob.texts("other")) == ([], ["two"])
+
+
+def test_a_remote_can_be_left_that_takes_no_deletions(
+    ana: Desk, place: Callable[[str], Address], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ana.save("state", "one")
+    ana.save("other", "two")
+    ana.move(place("file"))
+    with ana.open() as repo:
+        repo.artifacts.delete(MODEL, "state")
+
+    def refused(*_: object, **__: object) -> None:
+        raise StoreError("it may only be read")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(setting_up, "share_deletions", refused)
+        report = ana.move(place("file"))
+    assert any("deleted here stays" in one and "only be read" in one for one in report.warnings)
+    assert (ana.texts("state"), ana.texts("other")) == ([], ["two"])
 
 
 def stopped_setup(desk: Desk, target: Address, where: tuple[type, str]) -> None:

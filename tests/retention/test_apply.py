@@ -120,6 +120,45 @@ def test_superfluous_versions_go_and_latest_stays(repo: Repo, clock: FakeClock) 
     assert repo.latest(MODEL, "state").text() == "content of age 1"
 
 
+def test_old_versions_stay_as_long_as_a_newer_one_has_lost_its_content(
+    repo: Repo, clock: FakeClock
+) -> None:
+    save_versions(repo, clock, "state", [3, 2, 1], garbage_collection=1)
+    save_versions(repo, clock, "other", [2, 1], garbage_collection=1)
+    raw = name_dir(repo, "state") / "3/raw"
+    content = raw.read_bytes()
+    raw.unlink()
+    for report in (gc(repo, dry_run=True), gc(repo)):
+        assert [removal.name for removal in report.plan.removals] == ["other"]
+        (warning,) = report.warnings
+        assert "a newer version lacks its content" in warning
+    assert repo.list_versions(MODEL, "state") == [1, 2, 3]
+    raw.write_bytes(content)
+    gc(repo)
+    assert repo.list_versions(MODEL, "state") == [3]
+
+
+def test_content_that_others_keep_on_their_machines_is_not_lost(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    swampstore.init_repo(tmp_path, clock=clock).close()
+    update_marker(
+        str(tmp_path),
+        {
+            "datastore": {
+                "type": "filesystem",
+                "path": str(tmp_path / "share"),
+                "exclude": ["data/**/raw"],
+            }
+        },
+    )
+    with reopen(tmp_path, clock) as repo:
+        save_versions(repo, clock, "state", [2, 1], garbage_collection=1)
+        Path(repo.tree.path(f"data/{MODEL}/state/2/raw")).unlink()
+        assert gc(repo).warnings == ()
+        assert repo.list_versions(MODEL, "state") == [2]
+
+
 def test_versions_older_than_their_policy_go(repo: Repo, clock: FakeClock) -> None:
     save_versions(repo, clock, "state", [9, 8, 2, 1], garbage_collection="7d")
     gc(repo)

@@ -172,6 +172,25 @@ def test_a_run_that_waits_is_cancelled_with_the_run_in_it_that_does(repo: Repo) 
     assert {one.status for one in Tracker(repo).list()} == {"cancelled"}
 
 
+def test_a_run_that_waits_is_cancelled_though_a_run_in_it_has_failed(repo: Repo) -> None:
+    jobs: dict[str, list[Any]] = {}
+    for name in ("first", "second"):
+        task = {"type": "workflow", "workflowIdOrName": name}
+        jobs[name] = [{"name": name, "task": task}]
+        define(repo, {"k": [ASK]}, name)
+    define(repo, jobs)
+    run_id = run_workflow(repo, Workflows(repo).require("w")).record.id
+    first = next(one.id for one in RunRecords(repo).all() if one.workflow_name == "first")
+    decide_step(repo, first, None, approved=False)
+    assert resume_workflow(repo, first).record.status == "failed"
+    tracker = Tracker(repo)
+    tracker.cancel(run_id)
+    tracker.close()
+    ended = {one.workflow_name: one.status for one in RunRecords(repo).all()}
+    assert ended == {"w": "cancelled", "first": "failed", "second": "cancelled"}
+    assert {one.workflow: one.status for one in Tracker(repo).list()} == ended
+
+
 def test_a_run_that_ended_elsewhere_is_not_cancelled_where_it_waited(
     ana: Machine, bob: Machine
 ) -> None:

@@ -6,8 +6,9 @@ Python where all rows of a name are at hand, in SQL where only some are.
 
 from __future__ import annotations
 
+import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -49,6 +50,7 @@ _PAGE = 1000
 _POPULATED = "populated"
 _CHANGES = "changes"
 _EXPORTED = "exported"
+_UNTOLD = "untold"
 _SEEN = "seen"
 _COUNT_CHANGE = (
     "INSERT INTO catalog_meta VALUES (?, '1') ON CONFLICT (key) DO UPDATE SET value = value + 1"
@@ -415,6 +417,19 @@ class Catalog(Ledger):
     def note_export(self, changes: int, moment: datetime) -> None:
         """Remember that the rows were exported as they were after so many changes."""
         self._set_meta(_EXPORTED, f"{changes} {to_iso(moment)}")
+
+    @property
+    def untold(self) -> tuple[frozenset[str], bool]:
+        """What `note_untold` was told last."""
+        rels, is_told = json.loads(self._meta(_UNTOLD) or "[[], false]")
+        return frozenset(rels), is_told
+
+    def note_untold(self, rels: Collection[str], *, is_told: bool) -> None:
+        """Remember the paths that changed here and are in no export that arrived.
+
+        `is_told` says that the one which is there now tells of them.
+        """
+        self._set_meta(_UNTOLD, json.dumps([sorted(rels), is_told]))
 
     @property
     def seen_elsewhere(self) -> str:

@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from json.encoder import encode_basestring as _quoted
@@ -247,6 +247,7 @@ def refresh_export(
     durable: bool = True,
     published: Callable[[], Published | None] = lambda: None,
     is_unpushed: Callable[[], bool] = lambda: False,
+    waiting: Callable[[], Collection[str]] = tuple,
 ) -> bool:
     """Write the export of the catalog's namespace into its directory; say whether it was written.
 
@@ -254,7 +255,8 @@ def refresh_export(
     old enough; with `force`, always. Also if the last one `is_unpushed`: it would take the place of
     what others have published since. `mark` is told the path, namespace in front, before it
     changes. `published` returns the export to keep all those rows from that others may know better
-    than this catalog, None if it knows everything. Raises DiskError.
+    than this catalog, None if it knows everything. `waiting` returns the paths of the namespace
+    that are about to be pushed: while exports are put off, they are remembered. Raises DiskError.
     """
     path = f"{directory}/{EXPORT}"
     changes = catalog.changes
@@ -264,14 +266,55 @@ def refresh_export(
         return False
     must_be = force or is_unpushed()
     if not must_be and is_there and last and not _is_due(catalog, changes, last, now):
+        if last[0] != changes:
+            _put_off(catalog, waiting())
         return False
     before = published()
     if before and not must_be and before.size > SMALL_BYTES and _is_recent(before.modified, now):
+        _put_off(catalog, waiting())
         return False
+    untold = _untold(catalog, is_unpushed)
     with disk_errors(path):
-        _write(path, _rows(catalog, before), lambda: mark(f"{catalog.namespace}/{EXPORT}"), durable)
+        rows = _rows(catalog, before, _Below(untold))
+        _write(path, rows, lambda: mark(f"{catalog.namespace}/{EXPORT}"), durable)
+    if untold or catalog.untold[0]:
+        catalog.note_untold(untold, is_told=True)
     catalog.note_export(changes, now)
     return True
+
+
+def _put_off(catalog: Catalog, waiting: Collection[str]) -> None:
+    """Remember what others are not told of now; it will not be waiting any more by then."""
+    known, is_told = catalog.untold
+    untold = frozenset(waiting) if is_told else known.union(waiting)
+    if is_told or untold != known:
+        catalog.note_untold(untold, is_told=False)
+
+
+def _untold(catalog: Catalog, is_unpushed: Callable[[], bool]) -> frozenset[str]:
+    """Return the paths that no export has told of which arrived."""
+    known, is_told = catalog.untold
+    return frozenset() if known and is_told and not is_unpushed() else known
+
+
+class _Below:
+    """Tells which data names are at, above or below some paths."""
+
+    def __init__(self, rels: Collection[str]) -> None:
+        self._rels = frozenset(rels)
+        self._above = frozenset(above for rel in rels for above in _parents(rel))
+
+    def __contains__(self, ref: DataRef) -> bool:
+        rel = ref.rel
+        return bool(self._rels) and (
+            rel in self._rels or rel in self._above or not self._rels.isdisjoint(_parents(rel))
+        )
+
+
+def _parents(rel: str) -> Iterator[str]:
+    while "/" in rel:
+        rel = rel.rpartition("/")[0]
+        yield rel
 
 
 def _is_due(catalog: Catalog, changes: int, last: tuple[int, str], now: datetime) -> bool:
@@ -284,24 +327,35 @@ def _is_recent(moment: datetime, now: datetime) -> bool:
     return timedelta() <= now - moment < PAUSE
 
 
-def _rows(catalog: Catalog, published: Published | None) -> Iterator[Row]:
+def _rows(catalog: Catalog, published: Published | None, untold: _Below) -> Iterator[Row]:
     """Yield what others may see: no tombstones, and nothing that waits for its commit."""
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(published.open()) if published else None
-        if published is None or file is None or not _is_readable(file, catalog.namespace):
+        told = _told(file, catalog.namespace, untold) if file else None
+        if published is None or file is None or told is None:
             for rows in catalog.by_name():
                 yield from _shown(rows)
             return
         ours: set[DataRef] = set()
+        known: set[DataRef] = set()
         waits = lru_cache(maxsize=1024)(published.waits)
         may_wait = lru_cache(maxsize=1024)(published.may_wait)
         for rows in catalog.by_name():
             ref = rows[0].ref
-            if may_wait(ref.model) or any(_is_after(row, published.modified) for row in rows):
+            is_told = True
+            if ref in untold:
+                known.add(ref)
+                is_told = rows[-1].id in told.get(ref, ())
+            if (
+                not is_told
+                or may_wait(ref.model)
+                or any(_is_after(row, published.modified) for row in rows)
+            ):
                 ours.add(ref)
                 yield from _shown(rows)
         for row in ExportedRows(file, catalog.namespace):
-            if row.ref not in ours and not waits(row.ref.model):
+            is_gone = row.ref in untold and row.ref not in known
+            if row.ref not in ours and not is_gone and not waits(row.ref.model):
                 yield row
 
 
@@ -309,16 +363,18 @@ def _shown(rows: Iterable[Row]) -> Iterator[Row]:
     return (row for row in rows if not row.is_deleted and not row.deferred)
 
 
-def _is_readable(file: BinaryIO, namespace: str) -> bool:
-    """Whether an export can be read to its end."""
+def _told(file: BinaryIO, namespace: str, chosen: _Below) -> dict[DataRef, set[str]] | None:
+    """Return the ids of versions that an export tells of chosen names, None if it is nonsense."""
+    found: dict[DataRef, set[str]] = {}
     try:
-        for _ in ExportedRows(file, namespace):
-            pass
+        for row in ExportedRows(file, namespace):
+            if row.ref in chosen:
+                found.setdefault(row.ref, set()).add(row.id)
     except ValidationError as error:
         notice("%s", error.message)
-        return False
+        return None
     file.seek(0)
-    return True
+    return found
 
 
 def _is_after(row: Row, moment: datetime) -> bool:

@@ -101,6 +101,7 @@ class _Examination:
         self._repo = repo
         self._tree = repo.tree
         self._has_remote = repo.config.remote is not None
+        self._elsewhere = repo.config.may_be_elsewhere
         self._repair = repair
         self._problems = {check: Problems(check) for check in checks.FILE_CHECKS}
         self.contents: ContentChecks | None = None
@@ -234,12 +235,12 @@ class _Examination:
 
     def _look_at_name(self, walked: Walked, comparison: Comparison) -> None:
         ref = walked.ref
-        health = examine_name(self._tree, ref, has_remote=self._has_remote, walked=walked)
+        health = examine_name(self._tree, ref, may_be_elsewhere=self._elsewhere, walked=walked)
         known = comparison.known(ref)
         if health.problems or (known and not known.agrees_with(health)):
             # It may have been looked at in the middle of a change. Now nobody makes one.
             with self._held(ref):
-                health = examine_name(self._tree, ref, has_remote=self._has_remote)
+                health = examine_name(self._tree, ref, may_be_elsewhere=self._elsewhere)
                 known = comparison.known(ref, anew=True)
         comparison.add(ref, health, known)
         if self.contents:

@@ -60,13 +60,22 @@ class Walked(NamedTuple):
     deferred: frozenset[int]
 
 
+def _nowhere(raw: str) -> bool:
+    del raw
+    return False
+
+
 def examine_name(
-    tree: Tree, ref: DataRef, *, has_remote: bool = False, walked: Walked | None = None
+    tree: Tree,
+    ref: DataRef,
+    *,
+    may_be_elsewhere: Callable[[str], bool] = _nowhere,
+    walked: Walked | None = None,
 ) -> NameHealth:
     """Look at every version of a name; content is measured, not read.
 
-    With a remote, content that is not here is there, and comes when somebody reads it. What a
-    walk has just seen is not looked at again.
+    Content that is not here `may_be_elsewhere`: on a remote, from where it comes when somebody
+    reads it, or on the machine that it stays on. What a walk has just seen is not looked at again.
     """
     if walked is None:
         numbers = on_disk.version_numbers(tree, ref)
@@ -87,7 +96,7 @@ def examine_name(
         readable.append(version)
         if version not in deferred:
             committed.append(version)
-        problems += _content_problems(tree, ref, metadata, has_remote=has_remote)
+        problems += _content_problems(tree, ref, metadata, may_be_elsewhere)
     newest = latest_of(committed)
     marker = on_disk.read_marker(tree, ref)
     complaint = _marker_complaint(marker, newest, {*committed, *unreadable})
@@ -97,12 +106,12 @@ def examine_name(
 
 
 def _content_problems(
-    tree: Tree, ref: DataRef, metadata: Metadata, *, has_remote: bool
+    tree: Tree, ref: DataRef, metadata: Metadata, may_be_elsewhere: Callable[[str], bool]
 ) -> list[tuple[Check, str]]:
     raw = ref.file_rel(metadata.version, RAW)
     size = tree.size(raw)
     if size is None:
-        return [] if has_remote else [(checks.CONTENT, f"{tree.path(raw)} is missing")]
+        return [] if may_be_elsewhere(raw) else [(checks.CONTENT, f"{tree.path(raw)} is missing")]
     if metadata.allows(size):
         return []
     return [(checks.SIZES, f"{tree.path(raw)} has {size} bytes, not {metadata.size}")]

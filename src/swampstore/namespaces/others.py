@@ -67,6 +67,7 @@ def _export(repo: OpenRepo, *, force: bool) -> bool:
         durable=config.durable,
         published=(lambda: _published(repo)) if is_remote else (lambda: None),
         is_unpushed=lambda: is_remote and _is_unpushed(repo),
+        waiting=(lambda: _waiting(repo)) if is_remote else tuple,
     )
 
 
@@ -77,6 +78,12 @@ def _nobody_waits(path: str) -> None:
 
 def _is_unpushed(repo: OpenRepo) -> bool:
     return repo.dirty.covers(f"{repo.config.namespace}/{EXPORT}", by_name=True)
+
+
+def _waiting(repo: OpenRepo) -> frozenset[str]:
+    """Return the paths of the namespace that are marked by name."""
+    rels = map(repo.connection.names.rel_of_mark, repo.dirty.peek().paths)
+    return frozenset(rel for rel in rels if rel and rel.startswith("data/"))
 
 
 def _published(repo: OpenRepo) -> Published | None:

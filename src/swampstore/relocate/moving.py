@@ -120,6 +120,11 @@ class Relocation:
                 if twin is not None and self._pairs.has_content(directory.rel):
                     self._bring_end(directory, twin, copied, progress)
 
+    @property
+    def has_made_room(self) -> bool:
+        """Whether versions that the destination has too were left out, until a pull has come."""
+        return bool(self._to_come_back)
+
     def is_empty(self) -> bool:
         """Whether there are no files at all."""
         walks = (self._pairs.walk(subdir) for subdir in self._subdirs)

@@ -35,6 +35,7 @@ from swampstore.namespaces.manifests import (
     open_registry,
 )
 from swampstore.relocate.namespace_moving import MovePlan, Moving, forget_move
+from swampstore.relocate.syncing import share_deletions
 from swampstore.repo import Repo
 from swampstore.sync.run import fetch_everything, raised_as_not_pushed
 from swampstore.sync.unmigrated import unmigrated_subdirs
@@ -115,6 +116,7 @@ def migrate(
         _fetch_what_is_outside(repo, timeout, progress)
     with working_alone(repo):
         if reverse and repo.config.remote:
+            _share_deletions(repo)
             fetch_everything(repo, timeout=timeout, progress=progress)
         repo.mutations.recover()
         plan = moving.plan()
@@ -298,8 +300,7 @@ def set_namespace(repo: Repo, slug: str) -> NamespaceSet:
         if slug != config.namespace:
             _share_deletions(repo)
             _switch(repo, slug)
-            if config.namespace:
-                registry.remove_unused(config.namespace, config.repo_id)
+            _give_up(repo, registry)
     return NamespaceSet(slug, config.base, _where_data_stays(repo, slug))
 
 
@@ -324,7 +325,7 @@ def unset_namespace(
             _share_deletions(repo)
         _switch(repo, "")
         forget_move(f"{repo.config.base}/{namespace}")
-        registry.remove_unused(namespace, repo.config.repo_id)
+        _give_up(repo, registry)
     remove_empty_namespace(repo.config, namespace)
     return NamespaceUnset(namespace, migration)
 
@@ -349,16 +350,18 @@ def _others(registry: Registry, namespace: str) -> list[str]:
 
 
 def _share_deletions(repo: Repo) -> None:
-    """Push if something was deleted here that is still to be: later, nobody could tell that.
+    with raised_as_not_pushed():
+        share_deletions(repo)
 
-    What was saved here can wait in the cache until the namespace is chosen again.
+
+def _give_up(repo: Repo, registry: Registry) -> None:
+    """Let others have the namespace that is left, if nothing is in it, there or here.
+
+    What was saved here and never pushed is to be had by nobody but who has the namespace.
     """
-    if repo.config.remote is None:
-        return
-    deleted = map(repo.connection.names.rel_of_mark, repo.dirty.peek().removals)
-    if any(rel is not None for rel in deleted):
-        with raised_as_not_pushed():
-            repo.connection.service.push(deadline=repo.config.remote.deadline(None))
+    config = repo.config
+    if config.namespace and not unmigrated_subdirs(config.datastore_dir):
+        registry.remove_unused(config.namespace, config.repo_id)
 
 
 def _switch(repo: Repo, namespace: str) -> None:

@@ -107,7 +107,7 @@ class Moving:
                 continue
             source, target = f"{self.source}/{subdir}", f"{self.target}/{subdir}"
             plan.directories.append(DirectoryMove(subdir, source, target, files, size))
-            if not resuming and holds_files(self.target, subdir):
+            if not resuming and holds_files(self.target, subdir, self._is_local):
                 plan.occupied.append(subdir)
         return plan
 

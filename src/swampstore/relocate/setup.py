@@ -37,7 +37,7 @@ from swampstore.relocate.own_directory import OwnDirectory, give
 from swampstore.relocate.refusals import check_all_fit, check_names, not_there
 from swampstore.relocate.report import NAMED, SetupReport
 from swampstore.relocate.settings import configured, write_settings
-from swampstore.relocate.syncing import Syncing, begin
+from swampstore.relocate.syncing import Syncing, begin, share_deletions
 from swampstore.repo import Repo
 from swampstore.repo.open import CATALOG
 from swampstore.stores.errors import StoreError
@@ -135,6 +135,9 @@ class Setup:
             self._warn_of_unpushed()
         if isinstance(destination, Cache):
             self._sync(destination, migrate=migrate, index=index)
+            # What has made room came back as others have it: ours may go on from there.
+            if any(one.has_made_room for one in moves.values()):
+                self._syncing.share_earlier_copies(moves.values())
         self._verify(moves, destination)
         # From here on, rows are read from where the settings say, whenever we are stopped.
         self._here.catalog.clear()
@@ -272,6 +275,12 @@ class Setup:
         here = self._here.config
         if here.remote is None or here.datastore_dir not in moves:
             return
+        try:
+            share_deletions(self._here)
+        except SwampstoreError as error:
+            self._report.warnings.append(
+                f"what was deleted here stays on the remote that is left: {error.message}"
+            )
         try:
             pulled = fetch_everything(self._here, timeout=self._timeout, progress=self._progress)
         except (StoreError, ConfigError) as error:

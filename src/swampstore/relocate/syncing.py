@@ -112,3 +112,15 @@ class Syncing:
         self._report.files_pushed += pushed.files
         self._report.warn_about(pushed.conflicts)
         self.pull(full=True)
+
+
+def share_deletions(repo: Repo) -> None:
+    """Push if something was deleted here that is still to be: who has left cannot tell it later.
+
+    What was saved here can wait in the cache, or comes along. Raises what pushes raise.
+    """
+    if repo.config.remote is None:
+        return
+    deleted = map(repo.connection.names.rel_of_mark, repo.dirty.peek().removals)
+    if any(rel is not None for rel in deleted):
+        repo.connection.service.push(deadline=repo.config.remote.deadline(None))

@@ -12,7 +12,7 @@ from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.recovery import sweep
 from swampstore.catalog.database import Checkpoint, checkpoint
 from swampstore.errors import SwampstoreError
-from swampstore.layout import DataRef, ModelRef, workflow_run_rel
+from swampstore.layout import RAW, DataRef, ModelRef, workflow_run_rel
 from swampstore.notices import notice
 from swampstore.retention.apply import Target, carry_out, require_datastore
 from swampstore.retention.plan import plan_names, require_shared, rows_on_disk, run_exists
@@ -133,7 +133,34 @@ def _names_of(repo: Repo, model: ModelRef) -> Iterator[Sequence[Row]]:
 def _plan(
     repo: Repo, names: Iterable[Sequence[Row]], now: datetime, runs: RunExists | None = None
 ) -> GcPlan:
-    return plan_names(names, now, runs or _known_runs(repo))
+    plan = plan_names(names, now, runs or _known_runs(repo))
+    stay = {one[:3]: one for one in plan.removals if _may_be_last(repo, one)}
+    if not stay:
+        return plan
+    doubts = (
+        f"{_ref_of(one)}: a newer version lacks its content, so old ones stay;"
+        " `swampstore doctor` tells more"
+        for one in stay.values()
+    )
+    goes = tuple(one for one in plan.removals if one[:3] not in stay)
+    return GcPlan(goes, (*plan.warnings, *doubts))
+
+
+def _may_be_last(repo: Repo, removal: Removal) -> bool:
+    """Whether content is lost of versions that are to stay, newer than one that is to go.
+
+    Then what goes may be the last that can be read.
+    """
+    if removal.whole_name or repo.config.remote is not None:
+        return False
+    tree, ref, goes = repo.tree, _ref_of(removal), {one.version for one in removal.versions}
+    stay = (one for one in on_disk.committed_versions(tree, ref) if one not in goes)
+    newer = (ref.file_rel(one, RAW) for one in stay if one > min(goes, default=one))
+    return any(tree.size(raw) is None and not repo.config.may_be_elsewhere(raw) for raw in newer)
+
+
+def _ref_of(removal: Removal) -> DataRef:
+    return DataRef(ModelRef(removal.model_type, removal.model_id), removal.name)
 
 
 def _known_runs(repo: Repo) -> RunExists:
@@ -186,7 +213,7 @@ def _apply(repo: Repo, plan: GcPlan, now: datetime) -> tuple[tuple[Removal, ...]
 
 
 def _target(repo: Repo, removal: Removal, now: datetime, runs: RunExists) -> Target:
-    ref = DataRef(ModelRef(removal.model_type, removal.model_id), removal.name)
+    ref = _ref_of(removal)
     versions = tuple(version.version for version in removal.versions)
     return Target(
         ref,

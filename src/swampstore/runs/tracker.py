@@ -16,7 +16,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -385,37 +385,40 @@ class Tracker:
             )
         told = reason or f"cancelled by {actor_name()}"
         if run.is_here:
-            sql = (
-                f"UPDATE {ACTIVE} SET cancel_reason = ? WHERE id = ?"
-                " AND status IN ('running', 'suspended')"
-            )
-            self._file.write(lambda db: db.execute(sql, [told, run.id]))
-            if run.status == SUSPENDED:
-                self._give_up(run.id, told)
+            self._ask_to_end(run.id, told)
+            if run.status == SUSPENDED and (ended := self._give_up(run.id, told)) != CANCELLED:
+                raise ValidationError(
+                    f"the run {run.id} is over: it is {ended}", hint="There is nothing to cancel."
+                )
         elif (area := self._control_area()) is not None:
             with area:
                 area.cancel(run.id, told, to_iso(self._repo.clock()))
         return run
 
-    def _give_up(self, run_id: str, reason: str) -> None:
-        """End a run that waits for somebody, with the runs in it that do."""
-        from swampstore.runs.errors import RunNotFoundError
+    def _ask_to_end(self, run_id: str, reason: str) -> None:
+        sql = (
+            f"UPDATE {ACTIVE} SET cancel_reason = ? WHERE id = ?"
+            " AND status IN ('running', 'suspended')"
+        )
+        self._file.write(lambda db: db.execute(sql, [reason, run_id]))
+
+    def _give_up(self, run_id: str, reason: str) -> str:
+        """End a run that waits for somebody, with the runs in it that do; return how it ended."""
+        from swampstore.runs.errors import NotResumableError, RunNotFoundError
         from swampstore.runs.workflow.approval import give_up
 
         try:
             record = give_up(self._repo, run_id, reason)
         except RunNotFoundError:  # then nobody can go on with it either
             self._complete(run_id, CANCELLED, reason)
-            return
+            return CANCELLED
         self._complete(run_id, _STATUSES.get(record.status, record.status), reason)
-        if record.status != CANCELLED:
-            raise ValidationError(
-                f"the run {run_id} is over: it is {record.status}",
-                hint="There is nothing to cancel.",
-            )
-        for _, step in record.steps():
-            if step.child is not None and not step.is_over:
-                self._give_up(step.child, reason)
+        waiting = [step.child for _, step in record.steps() if step.child and not step.is_over]
+        for child in waiting if record.status == CANCELLED else ():
+            self._ask_to_end(child, reason)
+            with suppress(NotResumableError):  # one that goes on hears of it
+                self._give_up(child, reason)
+        return record.status
 
     def dead(self) -> Sequence[Run]:
         """Return the runs that say they go on, and whose process is gone.

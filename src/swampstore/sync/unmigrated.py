@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from swampstore.files import disk_errors
 from swampstore.index.errors import UnmigratedDataError
@@ -33,8 +34,16 @@ def unmigrated_subdirs(base_dir: str) -> list[str]:
     return [name for name in SHARED_SUBDIRS if holds_files(base_dir, name)]
 
 
-def holds_files(root: str, rel: str) -> bool:
-    """Whether there is a user's file below a directory; looks no further than the first."""
+def _none(rel: str) -> bool:
+    del rel
+    return False
+
+
+def holds_files(root: str, rel: str, is_apart: Callable[[str], bool] = _none) -> bool:
+    """Whether there is a user's file below a directory; looks no further than the first.
+
+    Files that `is_apart` tells of are there whatever the namespace, and do not count.
+    """
     subdirs = []
     with disk_errors(f"{root}/{rel}"):
         try:
@@ -45,8 +54,8 @@ def holds_files(root: str, rel: str) -> bool:
                         continue
                     if entry.is_dir(follow_symlinks=False):
                         subdirs.append(child)
-                    elif entry.is_file(follow_symlinks=False):
+                    elif entry.is_file(follow_symlinks=False) and not is_apart(child):
                         return True
         except (FileNotFoundError, NotADirectoryError):
             return False
-    return any(holds_files(root, child) for child in subdirs)
+    return any(holds_files(root, child, is_apart) for child in subdirs)

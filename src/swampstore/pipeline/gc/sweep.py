@@ -118,10 +118,14 @@ def _is_being_pushed(state: NameState) -> bool:
 
 
 def _lacks_objects(state: NameState, surplus: Collection[int]) -> bool:
-    """Whether an object is missing that the index names, of a version that is to stay."""
+    """Whether an object is missing that the index names, of a version that is to stay.
+
+    Older ones than all that go are no reason: they were not what is to be left.
+    """
     missing = state.entries.keys() - state.objects.keys()
     files = (version_file(rel) for rel in missing)
-    return any(file is not None and file.version not in surplus for file in files)
+    stay = (file.version for file in files if file and file.version not in surplus)
+    return max(stay, default=0) > min(surplus, default=0)
 
 
 def _differs(entry: Entry, found: ObjectInfo | None, content: bytes | None) -> bool:

@@ -16,7 +16,7 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import BinaryIO, NamedTuple
 
 from swampstore.artifacts.latest import marker_content
@@ -38,6 +38,7 @@ from swampstore.layout import (
 from swampstore.relocate.backup.format import FileEntry, LeftOut, Manifest, Origin, belongs
 from swampstore.relocate.backup.place import Uploads
 from swampstore.relocate.backup.units import (
+    KEPT_APART,
     Collected,
     SourceDamagedError,
     check_complete,
@@ -65,6 +66,7 @@ class _Walk:
 
     def __init__(self, repo: OpenRepo) -> None:
         self._tree = repo.tree
+        self._may_be_elsewhere = repo.config.may_be_elsewhere
         self.units: dict[str, dict[str, Signature]] = {}
         self.left_out: list[LeftOut] = []
         self.skipped: list[LeftOut] = []
@@ -112,6 +114,13 @@ class _Walk:
             if is_begun or unit in self._unfinished:
                 del self.units[unit]
                 self.skipped.append(LeftOut(unit, "never finished, or being written right now"))
+            elif is_version(unit, files) and self._is_kept_apart(f"{unit}/{RAW}", files):
+                del self.units[unit]
+                self.skipped.append(LeftOut(unit, KEPT_APART))
+
+    def _is_kept_apart(self, raw: str, files: Container[str]) -> bool:
+        """Whether content is on another machine, which uses the directory as well."""
+        return raw not in files and self._may_be_elsewhere(raw)
 
 
 class LocalSource:

@@ -39,6 +39,7 @@ from swampstore.marker import read_marker
 from swampstore.relocate.backup.format import FileEntry, LeftOut, Manifest, Origin, belongs
 from swampstore.relocate.backup.place import Uploads
 from swampstore.relocate.backup.units import (
+    KEPT_APART,
     Collected,
     SourceDamagedError,
     check_complete,
@@ -230,8 +231,7 @@ class RemoteSource:
             if is_version(unit, entries) and f"{unit}/{METADATA}" not in entries:
                 collected.skipped.append(LeftOut(unit, "a version without its metadata"))
             elif is_version(unit, entries) and self._is_kept_apart(f"{unit}/{RAW}", entries):
-                reason = "the settings keep its content on its machine"
-                collected.skipped.append(LeftOut(unit, reason))
+                collected.skipped.append(LeftOut(unit, KEPT_APART))
             elif files := self._there(entries):
                 self._count(collected.settle(unit, files, None))
             else:

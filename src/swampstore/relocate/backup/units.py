@@ -16,6 +16,9 @@ from swampstore.layout import LATEST, METADATA, RAW, parse_version, ref_of
 from swampstore.relocate.backup.format import FileEntry, LeftOut, Origin
 from swampstore.relocate.backup.place import Uploads
 
+# Why a version is skipped whose content is nowhere but on the machine that saved it.
+KEPT_APART = "the settings keep its content on its machine"
+
 
 class SourceDamagedError(SwampstoreError):
     """Something in the source cannot be backed up as it is. It is left out, the rest is not."""
