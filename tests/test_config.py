@@ -20,6 +20,7 @@ from swampstore.errors import (
     RepoDamagedError,
     RepoNotFoundError,
 )
+from swampstore.formats import LARGEST_NUMBER
 from swampstore.marker import update_marker, upgrade, with_one_prefix
 from swampstore.stores import store_config
 from swampstore.yaml_dialect import load_mapping
@@ -335,6 +336,13 @@ def test_a_lock_timeout_that_is_no_number_is_ignored_like_other_clients_do(repo_
     assert load(repo_dir, {"SWAMP_LOCK_TIMEOUT_MS": "1500"}).locks.timeout == 1.5
     for nonsense in ("", "soon", "-1", "0", "1.5", "²"):
         assert load(repo_dir, {"SWAMP_LOCK_TIMEOUT_MS": nonsense}).locks.timeout == 60
+
+
+@pytest.mark.parametrize("digits", [20, 400, 5000])
+def test_a_time_longer_than_any_is_as_long_as_one_can_be(repo_dir: Path, digits: int) -> None:
+    for name in ("SWAMP_LOCK_TIMEOUT_MS", "SWAMPSTORE_LOCK_TTL_MS"):
+        locks = load(repo_dir, {name: "9" * digits}).locks
+        assert max(locks.timeout, locks.ttl) == (LARGEST_NUMBER + 1) / 1000
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from swampstore.errors import (
     ConfigError,
     ValidationError,
 )
+from swampstore.formats import whole_number
 from swampstore.layout import (
     DATASTORE_SUBDIRS,
     LOCAL_DIR,
@@ -413,4 +414,4 @@ def positive_number(text: str) -> int:
 
     Other clients ignore a value that is no positive number, so it must not be an error here.
     """
-    return int(text) if text.isascii() and text.isdigit() else 0
+    return whole_number(text) or 0

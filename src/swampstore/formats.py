@@ -41,6 +41,18 @@ NEWEST = {
 }
 
 
+def whole_number(text: str) -> int | None:
+    """Return the number that a text of digits means, None for any other text.
+
+    Whatever is larger than a number may be is one more than that: nobody can hold it, and Python
+    itself fails to read more than some thousand digits.
+    """
+    if not (text.isascii() and text.isdigit()):
+        return None
+    digits = text.lstrip("0") or "0"
+    return min(int(digits[:20]), LARGEST_NUMBER + 1)
+
+
 def refuse_newer(kind: str, version: object, what: str) -> None:
     """Raise NewerFormatError if `what`, which is of this kind, has a higher version than we know.
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TextIO
 
+from swampstore.formats import whole_number
 from swampstore.notices import escaped, escaped_lines
 
 _UNITS = ("KB", "MB", "GB")
@@ -35,9 +36,9 @@ def size_text(size: int) -> str:
 
 def columns_of(stream: TextIO | None) -> int:
     """Return how many columns a stream shows, as far as somebody tells; else 80."""
-    told = os.environ.get("COLUMNS", "")
-    if told.isascii() and told.isdigit() and int(told) > 1:
-        return int(told)
+    told = whole_number(os.environ.get("COLUMNS", "")) or 0
+    if told > 1:
+        return told
     try:
         return os.get_terminal_size(stream.fileno()).columns or 80 if stream else 80
     except (OSError, ValueError):
