@@ -71,6 +71,7 @@ WRONG = [
     (["vault", "get", "ops", "key"], "no vault", "swampstore vault create"),
     (["workflow", "run", "nightly"], "no workflow", "workflows/"),
     (["datastore", "setup", "s4://bucket"], "called 's4'", "s3"),
+    (["datastore", "setup", "file:///tmp/da\nta"], "da\\nta' holds a control character", "%0A"),
     (["--repo", "/no/where", "ls"], "/no/where is not a directory", "Check the path"),
     (["--datastore", "filesystem:", "ls"], "", ""),
     # Options and commands.
