@@ -13,6 +13,8 @@ from swampstore.errors import NewerFormatError
 # add them up. Whatever has a higher one is damaged.
 LARGEST_NUMBER = 2**53 - 1
 UPDATE = "Update swampstore on this machine. Nothing was changed."
+# A lock that says it lives for longer is none: whoever looks judges it by its own patience.
+LONGEST_TTL_MS = 24 * 3600 * 1000
 # The version of each format that this release writes.
 NEWEST = {
     # Documents of a remote.

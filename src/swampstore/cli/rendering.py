@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TextIO
 
-from swampstore.formats import whole_number
 from swampstore.notices import escaped, escaped_lines
 
 _UNITS = ("KB", "MB", "GB")
@@ -36,7 +35,10 @@ def size_text(size: int) -> str:
 
 def columns_of(stream: TextIO | None) -> int:
     """Return how many columns a stream shows, as far as somebody tells; else 80."""
-    told = whole_number(os.environ.get("COLUMNS", "")) or 0
+    try:
+        told = int(os.environ.get("COLUMNS", ""))
+    except ValueError:
+        told = 0
     if told > 1:
         return told
     try:
