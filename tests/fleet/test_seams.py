@@ -11,12 +11,18 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from swampstore.catalog.catalog import Catalog
+from swampstore.index.remote_index import RemoteIndex
+from swampstore.index.removals import Remover
 from tests.fleet.bucket import Bucket, FleetStore
 from tests.fleet.fleet import Script, run
-from tests.fleet.rules import RULES, THEMED, themed, without
+from tests.fleet.generate import Mix, generate
+from tests.fleet.rules import RULES, THEMED, Rule, find, themed, without
 from tests.fleet.seams import close_connections, install, let_go_of_locks
 from tests.fleet.shrink import shrink, told
 from tests.fleet.test_fleet import ENVIRON, ROOT
@@ -92,6 +98,42 @@ def be_killed(place: str, point: str) -> None:
     with (directory / "lock").open() as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     world.end()
+
+
+def test_what_is_wrong_at_rest_is_found() -> None:
+    alone("find_what_is_wrong")
+
+
+def find_what_is_wrong() -> None:
+    """Break the product in one way after another: somebody has to notice, and not by a defect."""
+    record, commit = Catalog.record, RemoteIndex.commit
+
+    def record_wrongly(catalog: Catalog, outcomes: Any) -> None:
+        record(catalog, outcomes)
+        catalog.rows.write(lambda db: db.execute("UPDATE catalog SET size = size + 1"))
+
+    def commit_without_hashes(index: Any, view: Any, new: Any, *more: Any, **options: Any) -> Any:
+        bare = {rel: replace(entry, sha256=None) for rel, entry in new.items()}
+        return commit(index, view, bare, *more, **options)
+
+    def commit_without_markers(index: Any, view: Any, new: Any, *more: Any, **options: Any) -> Any:
+        some = {rel: entry for rel, entry in new.items() if not rel.endswith("/latest")}
+        return commit(index, view, some, *more, **options)
+
+    def pretend(*_: object) -> bool:
+        return True
+
+    wrong: dict[str, dict[tuple[object, str], object]] = {
+        "catalog": {(Catalog, "record"): record_wrongly},
+        "wrong entry": {(RemoteIndex, "commit"): commit_without_hashes},
+        "verify": {(RemoteIndex, "commit"): commit_without_markers},
+        "undeleted": {(Remover, "_delete"): pretend, (Remover, "_remove_noted"): pretend},
+    }
+    for kind, patches in wrong.items():
+        rule = Rule(patches, Mix({}))
+        found = find(rule, lambda seed: generate(f"wrong-{seed}"), 0, 12)
+        assert str(found["without"]).startswith(kind), (kind, found)
+        assert found["with"] is None, (kind, found)
 
 
 def test_a_violation_names_its_seed_and_a_shorter_script_that_shows_it() -> None:
