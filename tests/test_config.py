@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from swampstore.errors import (
     RepoDamagedError,
     RepoNotFoundError,
 )
+from swampstore.locks.process import new_record
+from swampstore.locks.record import decode
 from swampstore.marker import update_marker, upgrade, with_one_prefix
 from swampstore.stores import store_config
 from swampstore.yaml_dialect import load_mapping
@@ -335,6 +338,22 @@ def test_a_lock_timeout_that_is_no_number_is_ignored_like_other_clients_do(repo_
     assert load(repo_dir, {"SWAMP_LOCK_TIMEOUT_MS": "1500"}).locks.timeout == 1.5
     for nonsense in ("", "soon", "-1", "0", "1.5", "²"):
         assert load(repo_dir, {"SWAMP_LOCK_TIMEOUT_MS": nonsense}).locks.timeout == 60
+
+
+@pytest.mark.parametrize("digits", [20, 400, 5000])
+def test_a_lock_is_waited_for_no_longer_than_the_system_can(repo_dir: Path, digits: int) -> None:
+    locks = load(repo_dir, {"SWAMP_LOCK_TIMEOUT_MS": "9" * digits}).locks
+    assert 3600 < locks.timeout < threading.TIMEOUT_MAX
+
+
+@pytest.mark.parametrize("text", ["86400000", "86400001", "9" * 20, "9" * 5000])
+def test_a_lock_never_says_that_it_lives_for_longer_than_others_believe(
+    repo_dir: Path, text: str
+) -> None:
+    locks = load(repo_dir, {"SWAMPSTORE_LOCK_TTL_MS": text}).locks
+    assert locks.ttl == 24 * 3600
+    written = new_record(locks.ttl).encode()
+    assert decode(written) is not None
 
 
 @pytest.mark.parametrize(

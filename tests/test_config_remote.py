@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -237,6 +238,12 @@ def test_a_sync_timeout_that_is_no_number_is_ignored_like_other_clients_do(
 ) -> None:
     environ = {"SWAMP_DATASTORE_SYNC_TIMEOUT_MS": text}
     assert remote_of(loaded(repo_dir, "{url: 's3://b'}", environ)).sync_timeout == 300
+
+
+def test_a_sync_takes_no_longer_than_the_system_can_wait(repo_dir: Path) -> None:
+    environ = {"SWAMP_DATASTORE_SYNC_TIMEOUT_MS": "9" * 20}
+    found = remote_of(loaded(repo_dir, "{url: 's3://b'}", environ))
+    assert 3600 < found.sync_timeout < threading.TIMEOUT_MAX
 
 
 @pytest.mark.parametrize(

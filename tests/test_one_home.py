@@ -34,6 +34,7 @@ RULES = {
     "which start of the system this is": (r"boot_id\"", "files/hold.py"),
     "how wide a terminal is": (r"get_terminal_size", "cli/rendering.py"),
     "how a value appears in a name": (r"\(\"key\", \"name\", \"id\"\)", "runs/writing.py"),
+    "which digits are a number": (r"\.isascii\(\) and [\w.]+\.isdigit\(\)", "formats.py"),
     "which word was meant": (r"get_close_matches", "notices.py"),
     "whose content a file is": (r"metadata_beside\(\w+\) not in", "index/path_kinds.py"),
     "what shows the directory of a namespace": (r"\(MANIFEST, MONOLITH_KEY", "index/path_kinds.py"),

@@ -19,6 +19,7 @@ from swampstore.errors import (
     ConfigError,
     ValidationError,
 )
+from swampstore.formats import LONGEST_TTL_MS, whole_number
 from swampstore.layout import (
     DATASTORE_SUBDIRS,
     LOCAL_DIR,
@@ -32,6 +33,8 @@ from swampstore.setting_keys import check_settings
 
 DEFAULT_SYNC_TIMEOUT_MS = 300_000
 LONGEST_SYNC_TIMEOUT_MS = 21_600_000
+# Ten years: the system refuses to wait for much longer.
+_LONGEST_WAIT_MS = 10 * 365 * 24 * 3600 * 1000
 DEFAULT_EPHEMERAL_BUDGET = 512 * 1024 * 1024
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 _SIZE = re.compile(r"(\d{1,18})\s*(b|k|kb|m|mb|g|gb|t|tb)?", re.IGNORECASE | re.ASCII)
@@ -309,7 +312,7 @@ def _hydration(value: object) -> Hydration:
 
 
 def _sync_timeout_ms(value: object, environ: Mapping[str, str]) -> int:
-    from_environment = positive_number(environ.get("SWAMP_DATASTORE_SYNC_TIMEOUT_MS", ""))
+    from_environment = _milliseconds(environ, "SWAMP_DATASTORE_SYNC_TIMEOUT_MS")
     if from_environment or value is None:
         return from_environment or DEFAULT_SYNC_TIMEOUT_MS
     if type(value) is int and 1 <= value <= LONGEST_SYNC_TIMEOUT_MS:
@@ -402,19 +405,15 @@ def lock_settings(environ: Mapping[str, str]) -> LockSettings:
     """Return what the environment says about locks, of a repository or of a store by its URL."""
     default = LockSettings()
     return LockSettings(
-        timeout=_seconds(environ, "SWAMP_LOCK_TIMEOUT_MS", default.timeout),
-        ttl=_seconds(environ, "SWAMPSTORE_LOCK_TTL_MS", default.ttl),
+        timeout=_milliseconds(environ, "SWAMP_LOCK_TIMEOUT_MS") / 1000 or default.timeout,
+        ttl=min(_milliseconds(environ, "SWAMPSTORE_LOCK_TTL_MS"), LONGEST_TTL_MS) / 1000
+        or default.ttl,
     )
 
 
-def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
-    """Return the seconds that a variable holds as milliseconds."""
-    return positive_number(environ.get(name, "")) / 1000 or default
-
-
-def positive_number(text: str) -> int:
-    """Return the number that a variable holds, 0 if it holds none.
+def _milliseconds(environ: Mapping[str, str], name: str) -> int:
+    """Return the time that a variable holds, 0 if it holds none.
 
     Other clients ignore a value that is no positive number, so it must not be an error here.
     """
-    return int(text) if text.isascii() and text.isdigit() else 0
+    return min(whole_number(environ.get(name, "")) or 0, _LONGEST_WAIT_MS)

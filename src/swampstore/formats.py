@@ -13,6 +13,8 @@ from swampstore.errors import NewerFormatError
 # add them up. Whatever has a higher one is damaged.
 LARGEST_NUMBER = 2**53 - 1
 UPDATE = "Update swampstore on this machine. Nothing was changed."
+# A lock that says it lives for longer is none: whoever looks judges it by its own patience.
+LONGEST_TTL_MS = 24 * 3600 * 1000
 # The version of each format that this release writes.
 NEWEST = {
     # Documents of a remote.
@@ -39,6 +41,18 @@ NEWEST = {
     "run tracker": 4,
     "outputs": 1,
 }
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number that a text of digits means, None for any other text.
+
+    Whatever is larger than a number may be is one more than that: nobody can hold it, and Python
+    itself fails to read more than some thousand digits.
+    """
+    if not (text.isascii() and text.isdigit()):
+        return None
+    digits = text.lstrip("0") or "0"
+    return min(int(digits[:20]), LARGEST_NUMBER + 1)
 
 
 def refuse_newer(kind: str, version: object, what: str) -> None:

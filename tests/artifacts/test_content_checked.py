@@ -84,6 +84,15 @@ class TestReading:
                 assert file.read() == b"one\ntwo\n"
                 assert file.verified is False  # type: ignore[attr-defined]
 
+    def test_what_nothing_vouches_for_is_told_of(self, ana: Machine) -> None:
+        update_marker(str(ana.repo_dir), {"datastore": None})
+        text = ("--streaming", "--content-type", "text/plain")
+        assert ana("data", "put", MODEL, "log", *text, stdin=b"one\n").status == 0
+        assert ana("data", "get", MODEL, "log", "--json").json["verified"] is True
+        assert ana("data", "put", MODEL, "log", "--append", stdin=b"two\n").status == 0
+        assert ana("data", "get", MODEL, "log", "--json").json["verified"] is False
+        assert "1 version(s) have nothing to compare with" in ana("doctor", "--deep").out
+
     def test_appended_content_is_compared_with_what_the_index_says_of_it(
         self, ana: Machine
     ) -> None:

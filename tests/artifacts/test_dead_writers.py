@@ -189,6 +189,11 @@ def hand_made(repo: Repo) -> None:
     (claim / "raw").write_bytes(b"never")
 
 
+def empty(repo: Repo) -> None:
+    """Leave what is left of whoever is killed right after the first step of a save."""
+    Path(repo.tree.path(f"data/{MODEL}/state/2")).mkdir()
+
+
 class TestTwoMachines:
     @pytest.mark.parametrize("begun", [stream, group])
     def test_what_the_dead_began_holds_nobody_up(
@@ -233,11 +238,14 @@ class TestTwoMachines:
             with machine.open() as repo:
                 assert [one.bytes() for one in repo.versions(MODEL, "state")] == [b"slow"]
 
-    def test_what_another_program_is_writing_is_stepped_around(self, pair: Pair) -> None:
+    @pytest.mark.parametrize("begun", [hand_made, empty], ids=["content", "an empty directory"])
+    def test_what_another_program_is_writing_is_stepped_around(
+        self, pair: Pair, begun: Callable[[Repo], object]
+    ) -> None:
         for first in COMMANDS.values():
             pair.restore()
             pair.do(pair.bob, "data", "put", MODEL, "state", "--json-value", '{"n": "bob"}')
-            pair.save_here(hand_made)
+            pair.save_here(begun)
             pair.do(pair.ana, *first)
             pair.do(pair.ana, "sync")
             pair.do(pair.bob, "sync")

@@ -208,6 +208,23 @@ def test_no_text_of_others_reaches_a_terminal_raw(ana: Machine) -> None:
     assert "\x1b[31m" in ana.get(MODEL, "state")
 
 
+def test_a_name_of_before_the_rule_reaches_no_terminal_raw(ana: Machine) -> None:
+    assert ana("data", "put", MODEL, "good", "--json-value", "1").status == 0
+    plant(ana, ana.cache / "data")
+    for command in (
+        ("data", "query", "true", "--select", "name"),
+        ("data", "query", "true", "--select", '{"n": [name]}'),
+        ("data", "query", "true"),
+        ("data", "search", "bad"),
+        ("data", "list", MODEL),
+        ("data", "get", MODEL, BAD),
+        ("doctor",),
+    ):
+        done = ana(*command)
+        assert b"\x1b" not in done.stdout + done.stderr, command
+        assert "bad" in done.out, command
+
+
 def test_no_notice_acts_on_a_terminal(caplog: pytest.LogCaptureFixture) -> None:
     notice("%s: %s", "a\x1b[31m", ValidationError("\x1b"))
     assert "\x1b" not in caplog.text

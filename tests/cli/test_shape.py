@@ -101,6 +101,17 @@ def test_every_option_and_argument_of_a_command_is_explained(group: Group, path:
         assert getattr(param, "help", None), param.name
 
 
+@pytest.mark.parametrize(("group", "path"), ALL)
+def test_every_number_on_the_command_line_has_bounds(group: Group, path: list[str]) -> None:
+    command = group.get_command(click.Context(group), path[-1])
+    assert command is not None
+    for param in command.params:
+        kind = param.type
+        is_bounded = getattr(kind, "min", None) is not None and getattr(kind, "max", None)
+        is_open = isinstance(kind, click.types.IntParamType | click.types.FloatParamType)
+        assert is_bounded or not is_open, param.name
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

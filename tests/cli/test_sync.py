@@ -518,3 +518,23 @@ def test_an_object_that_the_remote_lost_is_sent_again_by_whoever_has_the_content
     assert lost.read_bytes() == b"one"
     assert bob("sync").status == 0
     assert bob.get(MODEL, "state") == "one"
+
+
+@pytest.mark.parametrize("is_joined", [True, False])
+def test_a_push_tells_of_a_part_of_the_index_that_it_makes_anew(
+    ana: Machine, bob: Machine, bucket: Path, *, is_joined: bool
+) -> None:
+    for name in ("state", "other"):
+        assert ana("data", "put", MODEL, name, stdin=b"one").status == 0
+    assert ana("datastore", "migrate-index").status == 0
+    if is_joined:
+        assert bob("sync").status == 0
+    shard = "_index/data--aws--ec2--i-1.json"
+    (bucket / shard).unlink()
+    bob.put(MODEL, "third", "three")
+    done = bob("push")
+    assert done.status == 0
+    assert f"skipped: {shard}: it is missing" in done.out
+    assert shard not in bob("push").out
+    assert ana("sync", "--json").json["filesDeletedHere"] == 0
+    assert ana.get(MODEL, "other") == "one"

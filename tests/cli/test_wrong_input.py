@@ -71,6 +71,7 @@ WRONG = [
     (["vault", "get", "ops", "key"], "no vault", "swampstore vault create"),
     (["workflow", "run", "nightly"], "no workflow", "workflows/"),
     (["datastore", "setup", "s4://bucket"], "called 's4'", "s3"),
+    (["datastore", "setup", "file:///tmp/da\nta"], "da\\nta' holds a control character", "%0A"),
     (["--repo", "/no/where", "ls"], "/no/where is not a directory", "Check the path"),
     (["--datastore", "filesystem:", "ls"], "", ""),
     # Options and commands.
@@ -88,6 +89,11 @@ WRONG = [
     (["data", "get", "web-1", "state", "--version", "9" * 30], "too large", "the most is 9"),
     (["data", "get", "web-1", "state", "--version", "9" * 5000], "not a whole number", "--help"),
     (["data", "query", "true", "--limit", "-5"], "-5 is too small", "the least is 0"),
+    (["data", "put", "a/b", "x", "--gc", "9" * 5000, "--json-value", "1"], "policy", "1 or more"),
+    (["pipeline", "verify", "--shard", f"1/{'9' * 5000}"], "k from 1 to n", "verify --help"),
+    (["data", "tail", "web-1", "state", "--follow", "--pull", "inf"], "seconds", "tail --help"),
+    (["run", "web-1", "scan", "--timeout", "nan", "--", "true"], "seconds", "run --help"),
+    (["run", "web-1", "scan", "--timeout", "9" * 30, "--", "true"], "seconds", "run --help"),
     (["data", "get", "web-1", "state", "--version", "7"], "has no version 7", "Versions: 1."),
     # Names and places.
     (["data", "get", "state", "web-1"], "no model is named 'state'", "the model comes first"),

@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import tracemalloc
+import urllib.request
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,6 +24,7 @@ from swampstore.artifacts.recovery import sweep
 from swampstore.cli import main
 from swampstore.datastore_address import Address
 from swampstore.doctor import Finding, Report, examine
+from swampstore.doctor import remote as remote_checks
 from swampstore.doctor.catalog import ReadOnlyRows
 from swampstore.doctor.index import ObjectCheck
 from swampstore.doctor.remote import permissions
@@ -41,12 +43,16 @@ from swampstore.locks.record import gate_key, global_key, model_key
 from swampstore.marker import update_marker
 from swampstore.relocate.setup import set_up_datastore
 from swampstore.routing import Routing
-from swampstore.stores import Fetched, ObjectInfo
+from swampstore.stores import Fetched, ObjectInfo, store_config
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import StorePermissionError, StoreUnreachableError
 from swampstore.stores.memory import MemoryBucket, MemoryStore
+from swampstore.stores.s3 import S3Config
+from swampstore.stores.s3_signing import signed_url
 from swampstore.sync.journal import JOURNAL
 from swampstore.sync.push import Push
+from tests.support.machines import Machine
+from tests.support.remotes import ProxiedRemote
 
 MODEL = "aws/ec2/i-1"
 STATE = "data/aws/ec2/i-1/state"
@@ -382,6 +388,24 @@ def test_a_lost_meta_is_a_warning_where_there_is_a_monolith(repo: Repo, bucket: 
 
 
 # Objects --------------------------------------------------------------------------------------
+
+
+def test_uploads_that_were_never_finished_are_told_of_by_a_deep_look(
+    ana: Machine, s3_remote: ProxiedRemote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ana.use_remote("s3", s3_remote.config)
+    assert ana("data", "put", "aws/ec2/i-1", "state", stdin=b"one").status == 0
+    settings = store_config("s3", s3_remote.config)
+    assert isinstance(settings, S3Config)
+    key = f"{settings.prefix}/data/aws/ec2/i-1/large/1/raw"
+    url = signed_url(settings, "POST", key, {"uploads": ""}, datetime.now(UTC))
+    urllib.request.urlopen(urllib.request.Request(url, b"", method="POST"), timeout=10).close()
+    assert "large/1/raw" not in ana("doctor", "--deep").out  # somebody may be at it
+    monkeypatch.setattr(remote_checks, "ABANDONED", timedelta(minutes=-1))
+    assert "large/1/raw" not in ana("doctor").out
+    assert "large/1/raw" in ana("doctor", "--deep").out
+    assert ana("doctor", "--deep", "--repair").status == 0
+    assert "large/1/raw" not in ana("doctor", "--deep").out
 
 
 def test_objects_are_only_listed_if_that_is_asked_for(repo: Repo, bucket: Path) -> None:

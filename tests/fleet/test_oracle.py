@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.fleet.checks import check_agreement
 from tests.fleet.oracle import Found, Oracle
 from tests.fleet.world import Violation
 
@@ -41,3 +42,25 @@ def test_only_what_no_copy_has_that_is_left_went_with_one_that_was_collected() -
         check(third)
     with pytest.raises(Violation, match="does not have"):
         check()
+
+
+def test_another_version_than_the_highest_as_the_latest_is_found() -> None:
+    oracle = Oracle()
+    copies = []
+    for number, id_ in enumerate((ID, "0a9b1c2d-0000-4a00-8553-c521c39bc8f0"), 1):
+        work, content = oracle.new_work(MODEL, NAME, 10, "m0")
+        oracle.saved(id_, MODEL, NAME, work, 0)
+        address = (MODEL, NAME, number, id_, work)
+        is_first = number == 1
+        copies.append(Found(*address, is_tombstone=False, is_latest=is_first, content=content))
+    with pytest.raises(Violation, match="latest"):
+        oracle.check("m0", copies)
+    oracle.check("m0", [one._replace(is_latest=one.version == 2) for one in copies])
+
+
+def test_whoever_sees_something_else_than_the_others_is_found() -> None:
+    one = Found(MODEL, NAME, 1, ID, "w", is_tombstone=False, is_latest=True, content=b"x")
+    check_agreement([("m0", [one]), ("m1", [one])])
+    for other in ([], [one._replace(version=2)], [one._replace(content=b"y")]):
+        with pytest.raises(Violation, match="m0 and a fresh machine differ"):
+            check_agreement([("m0", [one]), ("a fresh machine", other)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -16,11 +17,13 @@ from swampstore.index.documents import Documents
 from swampstore.index.errors import IndexMovedError
 from swampstore.index.format import RawEntries, decode_shard, merged
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, ORIGINS_KEY, SHARDS, shard_key
+from swampstore.index.removals import Removal, Remover, new_note
 from swampstore.index.versions import FIRST, version_of
 from swampstore.pipeline.evidence.gathering import Claims
 from swampstore.pipeline.evidence.rows import decoded_sum
 from swampstore.pipeline.index_writer import version_without_meta
 from swampstore.pipeline.places import Place, places_of
+from swampstore.pipeline.planning import holds_files
 from swampstore.pipeline.reindex import Reindexed, reindex
 from swampstore.pipeline.reindex.local_engine import reindex_little
 from swampstore.pipeline.reindex.writing import write_shard
@@ -344,6 +347,41 @@ def test_what_is_left_of_a_deletion_is_not_adopted_but_removed(
     assert (done.adopted, done.leaving) == (0, 0)
     assert not left & ground.bucket.payload().keys()
     assert ground.new_machine("bob") == ground.bucket.payload()
+
+
+def test_what_is_left_of_a_deletion_is_no_reason_for_an_index(tmp_path: Path) -> None:
+    (tmp_path / "bucket").mkdir()
+    (place,) = places_of(f"file://{tmp_path}/bucket")
+    rel = "data/t/u/m/n/1/raw"
+    with place.open() as store:
+        store.put(rel, b"content")
+        assert holds_files(place, store)
+        sha256 = hashlib.sha256(b"content").hexdigest()
+        Remover(store, place.names(), 1).note(new_note(), [Removal(rel, 7, sha256)])
+        assert not holds_files(place, store)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_deletion_whose_machine_is_killed_before_its_objects_are_gone_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    ground = Ground(tmp_path, version)
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch, ground.ana.open() as repo, pytest.raises(Killed):
+        repo.artifacts.delete("t/u/m00", "alone")
+        patch.setattr(Remover, "carry_out", killed)
+        repo.sync.push()
+    assert "data/t/u/m00/alone/1/raw" in ground.bucket.payload()
+    for left in ground.bucket.root.rglob("*.lock"):
+        left.unlink()  # it is stale meanwhile
+    assert reindex_here(ground.places, grace=timedelta(0)).adopted == 0
+    pulled = ground.new_machine("bob")
+    assert {*ground.payload} - {*pulled} == {
+        rel for rel in ground.payload if rel.startswith("data/t/u/m00/alone/")
+    }
 
 
 @pytest.fixture

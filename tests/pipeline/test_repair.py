@@ -399,6 +399,7 @@ def test_nothing_is_touched_of_which_the_copy_in_quarantine_is_another_one(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rotate(site.bucket, ROTATED["content of two versions"])
+    site.bucket.put(rel("three", 2), b"nobody has what was here, and this would leave")
     before = site.bucket.payload()
 
     def forgetful(self: DirectoryStore, source: str, target: str) -> None:

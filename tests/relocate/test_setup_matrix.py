@@ -627,8 +627,9 @@ def test_a_version_whose_writer_was_killed_after_the_commit_goes_and_comes_back(
     assert ana.texts("state") == ["one"]
 
 
+@pytest.mark.parametrize("work", ["a change", "a deletion"])
 def test_a_cache_with_unpushed_work_of_another_program_is_not_set_aside(
-    ana: Desk, place: Callable[[str], Address]
+    ana: Desk, place: Callable[[str], Address], work: str
 ) -> None:
     there = place("file")
     ana.save("state", "one")
@@ -636,6 +637,8 @@ def test_a_cache_with_unpushed_work_of_another_program_is_not_set_aside(
     cache = ana.cache
     ana.move(Address("filesystem"))
     (cache / "_catalog.db-base").unlink()
+    if work == "a deletion":
+        shutil.rmtree(cache / STATE)
     marks = {"localDirty": True, "dirtyPaths": [f"{STATE}/1"], "bulkInvalidated": False}
     sidecar = {"version": 2, "remoteIndexETag": "", "lastVerifiedAt": "", **marks}
     (cache / SIDECAR).write_text(json.dumps(sidecar))

@@ -183,6 +183,83 @@ def test_every_command_refuses_what_a_newer_release_wrote_and_changes_nothing(
         remote = place.remote()
 
 
+# Whether or not they come across it, they leave it as it is.
+OTHER_COMMANDS = (
+    *(("data", "get", MODEL, "state"), ("data", "list", MODEL), ("data", "query", "true"), ("ls",)),
+    *(("catalog", "status"), ("catalog", "rebuild"), ("catalog", "compact")),
+    *(("datastore", "status", "--check"), ("datastore", "evict", "--to", "0")),
+    *(("data", "hydrate"), ("data", "rename", MODEL, "state", "other"), ("data", "prune", "--yes")),
+    ("doctor", "--deep", "--repair"),
+    *(("pipeline", job, "--engine", "local") for job in ("verify", "reindex", "gc", "catalog")),
+    *(("pipeline", job, "--engine", "local") for job in ("push", "pull")),
+    *(("datastore", "lock", "release", "--force"), ("model", "delete", MODEL, "--yes")),
+    *(("run", MODEL, "greet", "--", "echo", "hello"), ("datastore", "setup", "filesystem")),
+)
+
+
+def test_whatever_else_is_done_what_a_newer_release_wrote_stays_as_it_is(
+    kind: str, ana: Machine, tmp_path: Path
+) -> None:
+    make_newer, index_version = KINDS[kind]
+    place = Place(ana, tmp_path / "bucket", index_version)
+    make_newer(place)
+    newer = place.newer(kind)
+    for command in OTHER_COMMANDS:
+        done = place.run(*command)
+        assert "defect" not in done.err, command
+        assert place.newer(kind) == newer, command
+
+
+def test_rows_of_others_of_a_newer_release_are_refused_and_stay(
+    ana: Machine, bob: Machine, bucket: Path
+) -> None:
+    ana.use(bucket, namespace="infra")
+    bob.use(bucket, namespace="app")
+    assert ana(*PUT).status == 0
+    assert ana("datastore", "catalog", "export").status == 0
+    assert ana("sync").status == 0
+    assert bob(*PUT).status == 0
+    assert bob("datastore", "catalog", "pull").status == 0
+    path = bob.repo_dir / ".swamp/swampstore.foreign.db"
+    raise_sqlite(path, 9)
+    before = path.read_bytes()
+    for command in (
+        ("data", "query", "true"),
+        ("data", "get", f"infra:{MODEL}", "state"),
+        ("datastore", "catalog", "pull"),
+    ):
+        refused = bob(*command)
+        assert (refused.status, NEWER in refused.err) == (1, True), command
+    assert bob("data", "get", MODEL, "state").status == 0
+    assert bob("doctor", "--repair").status == 0
+    assert bob("sync").status == 0
+    assert bob(*PUT).status == 0
+    assert path.read_bytes() == before
+
+
+# Formats that are not in `KINDS`, and who shows that a higher version is refused.
+ELSEWHERE = {
+    "meta of paths": "mongodb/test_documents.py",
+    "manifest": "repo/test_newer_formats.py",
+    "gc marks": "repo/test_newer_formats.py",
+    "removals": "index/test_removals.py",
+    "snapshot": "pipeline/test_snapshots.py",
+    "export": "pipeline/test_export.py",
+    "backup": "relocate/test_backup_damage.py",
+    "uses": "repo/test_newer_formats.py",
+    "outputs": "repo/test_newer_formats.py",
+    "secret": "vaults/test_vaults.py",
+    "run tracker": "runs/test_tracker.py",
+}
+
+
+def test_each_format_is_refused_somewhere_if_it_is_newer() -> None:
+    assert not NEWEST.keys() - {*ELSEWHERE, *KINDS}
+    tests = Path(__file__).parents[1]
+    for name in {*ELSEWHERE.values()}:
+        assert "pytest.raises(NewerFormatError" in (tests / name).read_text(), name
+
+
 @pytest.mark.parametrize("kind", ["sidecar", "journal", "base", "catalog"])
 def test_setup_does_not_leave_a_newer_file_behind(kind: str, ana: Machine, tmp_path: Path) -> None:
     make_newer, index_version = KINDS[kind]

@@ -21,7 +21,7 @@ from swampstore.catalog.disk_rows import row_of
 from swampstore.catalog.export import ExportedRows
 from swampstore.catalog.schema import INSERT
 from swampstore.errors import MetadataError, NewerFormatError, NotFoundError, ValidationError
-from swampstore.formats import LARGEST_NUMBER
+from swampstore.formats import LARGEST_NUMBER, whole_number
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import decode_entry, decode_monolith, decode_shard
 from swampstore.index.meta import decode_meta
@@ -39,7 +39,26 @@ MODEL = "aws/ec2/i-1"
 REF = DataRef(ModelRef("aws/ec2", "i-1"), "state")
 HUGE = 99999999999999999999
 
-NUMBERS = [HUGE, -HUGE, 10**400, 2**63, 2**63 - 1, 2**53, 0, -1, 1, 1.5, 1e308, -0.0, True, False]
+# A number with more digits than Python turns into one; no JSON that Python writes can have it.
+ENDLESS = "a number of 5000 digits"
+
+NUMBERS: list[Any] = [
+    ENDLESS,
+    HUGE,
+    -HUGE,
+    10**400,
+    2**63,
+    2**63 - 1,
+    2**53,
+    0,
+    -1,
+    1,
+    1.5,
+    1e308,
+    -0.0,
+    True,
+    False,
+]
 numbers = st.sampled_from(NUMBERS)
 deep: Any = "x"
 for _ in range(200):
@@ -58,7 +77,7 @@ def spoilt(document: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def as_json(document: object) -> bytes:
-    return json.dumps(document).encode()
+    return json.dumps(document).replace(json.dumps(ENDLESS), "9" * 5000).encode()
 
 
 METADATA = {
@@ -234,6 +253,15 @@ def test_no_number_of_meta_and_shards_is_too_much_for_those_who_read_it(member: 
     check: Any = test_documents_of_the_index_are_in_range_damaged_or_newer
     for number in NUMBERS:
         check.hypothesis.inner_test(META | {member: number}, SHARD | {member: number})
+
+
+def test_digits_are_a_number_however_many_they_are() -> None:
+    assert [whole_number(text) for text in ("0", "7", "007", "0" * 5000 + "7")] == [0, 7, 7, 7]
+    for text in ("", "-1", "1.5", "1e3", " 1", "\u00b2", "\u0663"):
+        assert whole_number(text) is None
+    assert whole_number(str(LARGEST_NUMBER)) == LARGEST_NUMBER
+    for digits in (16, 20, 400, 5000):
+        assert whole_number("9" * digits) == LARGEST_NUMBER + 1
 
 
 # Numbers that people give ----------------------------------------------------------------------

@@ -27,6 +27,20 @@ SIDECAR = ".datastore-sync-state.json"
 LIMIT = 200
 
 
+_OWN_FILES = (
+    *(".datastore-index.json", ".push-queue.json", ".datastore.lock"),
+    SIDECAR,
+)
+
+
+def takes_for_data(rel: str) -> bool:
+    """Whether it would send and fetch a file with this path below a cache or a namespace."""
+    last = rel.rpartition("/")[2]
+    is_own = rel in _OWN_FILES or rel.partition("/")[0] in ("_index", "_control")
+    is_marked = last in (".lock", ".namespace.json", "_catalog.db")
+    return not (is_own or is_marked or last.startswith("_catalog.db-"))
+
+
 class OldClient:
     """One process of it."""
 

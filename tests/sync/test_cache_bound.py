@@ -370,6 +370,18 @@ def test_a_limit_is_no_reason_to_give_up_the_last_copy(ten: Host, directory_remo
     assert_sound(directory_remote.open())
 
 
+@pytest.mark.parametrize("instead", [b"!" * SIZE, b"!"], ids=["as long", "shorter"])
+def test_a_limit_is_no_reason_to_give_up_what_the_remote_has_damaged(
+    ten: Host, directory_remote: Remote, instead: bytes
+) -> None:
+    for version in range(1, 11):
+        directory_remote.open().put(raw(version), instead)
+    ten.service.limit_cache(3 * SIZE)
+    save(ten, 11)
+    ten.push()
+    assert held(ten) == list(range(1, 11))
+
+
 def test_what_others_deleted_is_not_sent_again_because_its_object_is_gone(
     ten: Host, host: Open
 ) -> None:

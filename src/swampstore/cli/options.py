@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import reprlib
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,28 @@ class Whole(click.ParamType[int]):
         if number > self._most:
             self.fail(f"{number} is too large, the most is {self._most}.", param, ctx)
         return number
+
+
+class Seconds(click.ParamType[float]):
+    """A time to wait, at least so long."""
+
+    name = "seconds"
+
+    def __init__(self, least: float) -> None:
+        self._least = least
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Read the number."""
+        try:
+            seconds = float(value)
+        except (ValueError, OverflowError):
+            seconds = math.nan
+        if not self._least <= seconds <= LARGEST_NUMBER:  # no number at all is in no range
+            shown = reprlib.repr(value)
+            self.fail(f"{shown} is no number of seconds, at least {self._least:g}.", param, ctx)
+        return seconds
 
 
 def moment(repo: Repo, option: str, text: str) -> str:

@@ -35,9 +35,12 @@ def size_text(size: int) -> str:
 
 def columns_of(stream: TextIO | None) -> int:
     """Return how many columns a stream shows, as far as somebody tells; else 80."""
-    told = os.environ.get("COLUMNS", "")
-    if told.isascii() and told.isdigit() and int(told) > 1:
-        return int(told)
+    try:
+        told = int(os.environ.get("COLUMNS", ""))
+    except ValueError:
+        told = 0
+    if told > 1:
+        return told
     try:
         return os.get_terminal_size(stream.fileno()).columns or 80 if stream else 80
     except (OSError, ValueError):

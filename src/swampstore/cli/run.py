@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from swampstore.cli.command import Command, pass_session
-from swampstore.cli.options import model_argument, tag_option
+from swampstore.cli.options import Seconds, model_argument, tag_option
 from swampstore.cli.session import Session
 from swampstore.runs.method_request import MethodRequest, RunListener
 from swampstore.runs.method_run import run_method
@@ -81,7 +81,7 @@ def _first_operand(args: list[str]) -> int:
 @tag_option
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Seconds(0.001),
     metavar="S",
     help="End it after so many seconds.",
 )

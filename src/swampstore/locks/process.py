@@ -15,6 +15,7 @@ from collections.abc import MutableMapping
 
 from swampstore.clock import from_iso, system_clock, to_iso
 from swampstore.files.hold import boot_id
+from swampstore.formats import whole_number
 from swampstore.locks.record import LockRecord
 
 VARIABLE = "SWAMP_LOCK_HOLDER_PID"
@@ -130,9 +131,8 @@ class HolderVariable:
         with self._mutex:
             self._forget_before_fork()
             text = self._inherited if self._count else self._environ.get(VARIABLE)
-        if text is None or not (text.isascii() and text.isdigit()) or int(text) == os.getpid():
-            return None
-        return int(text)
+        pid = whole_number(text or "")
+        return None if pid == os.getpid() else pid
 
     def raise_flag(self) -> None:
         """Tell children that this process holds locks."""

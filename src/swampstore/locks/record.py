@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 from swampstore.clock import EPOCH, from_iso, to_iso
 from swampstore.errors import EXIT_NOT_PUSHED, SwampstoreError, ValidationError
-from swampstore.formats import LARGEST_NUMBER
+from swampstore.formats import LARGEST_NUMBER, LONGEST_TTL_MS
 from swampstore.layout import ModelRef
 
 COMMIT = "commit"
-_LONGEST_TTL_MS = 24 * 3600 * 1000
 _TICK = timedelta(milliseconds=1)
 
 
@@ -125,7 +124,7 @@ def _moment(value: object) -> datetime:
 
 def _ttl(value: object) -> int:
     ttl = _number(value)
-    if not 0 < ttl <= _LONGEST_TTL_MS:
+    if not 0 < ttl <= LONGEST_TTL_MS:
         raise ValueError(ttl)
     return ttl
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 from swampstore.errors import ValidationError
-from swampstore.formats import LARGEST_NUMBER
+from swampstore.formats import LARGEST_NUMBER, whole_number
 
 T = TypeVar("T")
 _UNITS = {
@@ -75,12 +75,12 @@ def beyond_count(ascending: Sequence[T], keep: int) -> Sequence[T]:
 @lru_cache(maxsize=256)
 def _parse_duration(text: str) -> timedelta:
     unit = "mo" if text.endswith("mo") else text[-1:]
-    digits = text[: len(text) - len(unit)]
-    if unit not in _UNITS or not (digits.isascii() and digits.isdigit()):
+    number = whole_number(text[: len(text) - len(unit)])
+    if unit not in _UNITS or number is None:
         raise ValidationError(f"{reprlib.repr(text)} is not a duration", hint=_DURATION_HINT)
     try:
-        return int(digits) * _UNITS[unit]
-    except (OverflowError, ValueError):  # ValueError: more digits than int() is willing to read
+        return number * _UNITS[unit]
+    except OverflowError:
         raise ValidationError(
             f"the duration {reprlib.repr(text)} is too long",
             hint="use a shorter one, or the lifetime infinite to keep data for good",

@@ -17,6 +17,7 @@ from swampstore.catalog.schema import Row
 from swampstore.clock import from_iso
 from swampstore.errors import ConfigError
 from swampstore.files import Tree
+from swampstore.formats import whole_number
 from swampstore.layout import DataRef, workflow_run_rel
 from swampstore.retention.rules import (
     GcPlan,
@@ -92,7 +93,8 @@ def latest_row(rows: Sequence[Row]) -> Row | None:
 
 
 def _policy(text: str) -> int | str:
-    return int(text) if text.isascii() and text.isdigit() else text
+    count = whole_number(text)
+    return text if count is None else count
 
 
 def rows_on_disk(tree: Tree, namespace: str, ref: DataRef) -> list[Row]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from swampstore.errors import ConfigError, ValidationError
+from swampstore.formats import whole_number
 from swampstore.notices import did_you_mean, sentences, shell_word
 from swampstore.redaction import is_secret, without_credentials
 from swampstore.stores.protocol import Store, trim_prefix
@@ -133,8 +134,8 @@ class Fields:
         value = self._config.get(name)
         if value is None:
             return default
-        if isinstance(value, str) and value.isascii() and value.isdigit():
-            value = int(value)
+        if isinstance(value, str):
+            value = whole_number(value)
         low, high = bounds
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise self._wrong(name, f"a whole number from {low} to {high}")
@@ -143,11 +144,11 @@ class Fields:
     def limits(self, environ: Mapping[str, str], variable: str) -> Limits:
         """Return the limits; the timeout in the environment variable beats the configured one."""
         timeout = self.whole("requestTimeoutMs", _TIMEOUT_BOUNDS, 30_000)
-        override = environ.get(variable, "")
+        override = whole_number(environ.get(variable, ""))
+        low, high = _TIMEOUT_BOUNDS
         # Other clients ignore a value out of bounds, so it must not be an error here.
-        if override.isascii() and override.isdigit():
-            low, high = _TIMEOUT_BOUNDS
-            timeout = int(override) if low <= int(override) <= high else timeout
+        if override is not None and low <= override <= high:
+            timeout = override
         return Limits(
             self.whole("pullConcurrency", _CONCURRENCY_BOUNDS, 50),
             self.whole("pushConcurrency", _CONCURRENCY_BOUNDS, 25),

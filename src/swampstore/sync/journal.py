@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Container, Iterable
 
 from swampstore.files import replace_file
-from swampstore.formats import refuse_newer
+from swampstore.formats import refuse_newer, whole_number
 
 JOURNAL = "_catalog.db-dirty"
 
@@ -193,7 +193,7 @@ def _version_of(start: bytes) -> int | None:
     """Return the version that a journal which begins like this tells, None if it tells none."""
     record = _decode(start.partition(b"\n")[0])
     if isinstance(record, tuple) and record[:1] == (_HEADER,) and len(record) > 2:
-        return int(record[2]) if record[2].isascii() and record[2].isdigit() else None
+        return whole_number(record[2])
     return None
 
 

@@ -29,7 +29,7 @@ from swampstore.index.removals import removal_of
 from swampstore.index.results import Progress, Pushed, Skipped, Step
 from swampstore.index.state import LEFT_OUT
 from swampstore.index.workers import Deadline, in_parallel
-from swampstore.layout import CLAIM, RAW
+from swampstore.layout import CLAIM, RAW, is_internal
 from swampstore.notices import notice
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.sync import merge
@@ -261,6 +261,7 @@ class Push:
             index = self._context.index
             if index.is_made_anew or index.must_start_over(view):
                 raise MadeAnewError
+            self._tell_of_lost_documents(prepared)
             shared = prepared.plan.shared
             planner = Planner(self._context, view, self._began_ns, removals, stored, shared)
             plan = planner.plan(changed, deleted)
@@ -280,6 +281,16 @@ class Push:
             "others keep writing the same paths",
             hint="Sync again in a moment; everything is safe on this disk and stays marked.",
         )
+
+    def _tell_of_lost_documents(self, prepared: PreparedPush) -> None:
+        """Say which documents of the index this push will make anew.
+
+        Nobody else may come across that: from the commit on, nothing is missing any more.
+        """
+        damage = self._context.index.damage
+        prepared.skipped += [
+            one for one in damage if is_internal(one.rel) and one not in prepared.skipped
+        ]
 
     def _withhold(self, plan: Plan, prepared: PreparedPush) -> None:
         """Tell of versions that are not complete; what is marked of them stays so.

@@ -19,6 +19,7 @@ from swampstore.cli.rendering import printable, size_text
 from swampstore.cli.session import Session
 from swampstore.errors import ValidationError
 from swampstore.files import disk_errors
+from swampstore.formats import whole_number
 from swampstore.layout import check_data_name, split_namespace
 from swampstore.notices import shell_word
 
@@ -204,8 +205,8 @@ def _details(
     if lifetime is not None:
         wanted["lifetime"] = lifetime
     if policy is not None:
-        is_count = policy.isascii() and policy.isdigit()
-        wanted["garbage_collection"] = int(policy) if is_count else policy
+        count = whole_number(policy)
+        wanted["garbage_collection"] = policy if count is None else count
     return wanted
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from swampstore.cli.rendering import counted, printable, size_text
 from swampstore.cli.row_formats import table
 from swampstore.cli.session import Session
 from swampstore.errors import EXIT_ERROR
+from swampstore.formats import LARGEST_NUMBER, whole_number
 from swampstore.pipeline.schemas import write_few_findings, write_findings
 
 if TYPE_CHECKING:
@@ -35,10 +37,11 @@ class _Slice(click.ParamType[tuple[int, int]]):
         """Read `k/n`."""
         if isinstance(value, tuple):
             return value
-        number, _, count = str(value).partition("/")
-        if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
-            self.fail(f"{value!r} is not k/n with k from 1 to n, such as 2/7", param, ctx)
-        return int(number), int(count)
+        number, _, count = map(whole_number, str(value).partition("/"))
+        if not number or count is None or not number <= count <= LARGEST_NUMBER:
+            shown = reprlib.repr(value)
+            self.fail(f"{shown} is not k/n with k from 1 to n, such as 2/7", param, ctx)
+        return number, count
 
 
 @command(

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from swampstore.clock import from_iso
 from swampstore.errors import NotFoundError, ValidationError
+from swampstore.formats import whole_number
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.snapshots.manifest import Manifest, Manifests, Moment
 from swampstore.stores.protocol import Store
@@ -28,7 +29,7 @@ def snapshot_at(place: Place, store: Store, point: str) -> Manifest:
     neither, NotFoundError if no such snapshot is kept.
     """
     newest = newest_snapshot(place, store)
-    if _is_number(point) and all(one.commit_seq is None for one in newest.history):
+    if whole_number(point) is not None and all(one.commit_seq is None for one in newest.history):
         raise ValidationError(
             f"the index of {place} does not count its commits, so {point!r} means nothing",
             hint=f"Give a time such as {newest.created_at}, or run `swampstore datastore"
@@ -50,13 +51,10 @@ def snapshot_at(place: Place, store: Store, point: str) -> Manifest:
     return found
 
 
-def _is_number(point: str) -> bool:
-    return point.isascii() and point.isdigit()
-
-
 def _is_until(moment: Moment, point: str) -> bool:
-    if _is_number(point):
-        return moment.commit_seq is not None and moment.commit_seq <= int(point)
+    number = whole_number(point)
+    if number is not None:
+        return moment.commit_seq is not None and moment.commit_seq <= number
     return from_iso(moment.created_at) <= _time(point)
 
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from swampstore.clock import from_iso
-from swampstore.formats import NEWEST, refuse_newer
+from swampstore.formats import NEWEST, refuse_newer, whole_number
 from swampstore.index.path_map import Names
 from swampstore.notices import notice
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
@@ -219,9 +219,9 @@ class Manifests:
 
     def _listed(self) -> Iterator[tuple[int, ObjectInfo]]:
         for info in self.store.list(self.names.remote(MANIFESTS)):
-            name = info.key.rpartition("/")[2].removesuffix(".json")
-            if name.isascii() and name.isdigit():
-                yield int(name), info
+            number = whole_number(info.key.rpartition("/")[2].removesuffix(".json"))
+            if number is not None:
+                yield number, info
 
 
 def decode(data: bytes, what: str) -> Manifest:

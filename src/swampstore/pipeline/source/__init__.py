@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 
 from swampstore.errors import ValidationError
+from swampstore.formats import whole_number
 from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.schemas import ARTIFACTS
 from swampstore.pipeline.source.scan import Frame, PushingScan, Scan, Table, hints
@@ -223,9 +224,10 @@ def _audit(options: Mapping[str, str]) -> Table[Any]:
 def number_of(options: Mapping[str, str], name: str, default: int) -> int:
     """Return an option that is a whole number; raise ValidationError if it is none."""
     text = options.get(name.lower(), str(default))
-    if not (text.isascii() and text.isdigit()):
+    number = whole_number(text)
+    if number is None:
         raise _wrong_option(name, text, "a whole number")
-    return int(text)
+    return number
 
 
 def _wrong_option(name: str, text: str, expected: str) -> ValidationError:

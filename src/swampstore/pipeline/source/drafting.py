@@ -15,6 +15,7 @@ from swampstore.artifacts.metadata import DEFAULT_LIFETIME, DEFAULT_POLICY, Draf
 from swampstore.artifacts.save import to_json_bytes
 from swampstore.clock import to_iso
 from swampstore.errors import SwampstoreError, ValidationError
+from swampstore.formats import whole_number
 from swampstore.layout import DataRef, ModelRef, check_shareable
 
 if TYPE_CHECKING:
@@ -163,8 +164,8 @@ def _draft(values: dict[str, Any], content_type: str) -> Draft:
 
 
 def _policy(value: int | str) -> int | str:
-    is_count = isinstance(value, str) and value.isascii() and value.isdigit()
-    return int(value) if is_count else value
+    count = whole_number(value) if isinstance(value, str) else None
+    return value if count is None else count
 
 
 def _document(value: Any, kind: DataType) -> bytes:

@@ -14,6 +14,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from swampstore.errors import ValidationError
+from swampstore.formats import whole_number
 from swampstore.index.documents import Documents
 from swampstore.pipeline.errors import NotFollowableError, StreamPositionError
 from swampstore.pipeline.places import Place
@@ -134,8 +135,9 @@ class Following(NamedTuple):
 
 
 def _number(option: str, text: str, *, least: int, choices: str = "") -> int:
-    if text.isascii() and text.isdigit() and int(text) >= least:
-        return int(text)
+    number = whole_number(text)
+    if number is not None and number >= least:
+        return number
     raise ValidationError(
         f"the option {option} is {text!r}, expected {choices}a whole number from {least}",
         hint="Correct the option, or leave it out.",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from swampstore.clock import to_iso
 from swampstore.errors import SwampstoreError
+from swampstore.formats import whole_number
 from swampstore.runs.outputs import Output
 from swampstore.runs.processes import Interruption
 from swampstore.runs.workflow import events
@@ -256,4 +257,4 @@ def _artifact_names(artifacts: list[Any] | None) -> list[str] | None:
 def most_at_once(environ: Mapping[str, str] | None = None) -> int | None:
     """Return how many steps the environment lets run at once, None if it says nothing."""
     text = (os.environ if environ is None else environ).get("SWAMP_MAX_CONCURRENT_STEPS", "")
-    return int(text) if text.isascii() and text.isdigit() and int(text) else None
+    return whole_number(text) or None
