@@ -110,6 +110,7 @@ WRONG = [
     (["data", "query", "size >"], "ends too early, at position 7", "a field, a value"),
     (["data", "query", "(" * 3000], "nests deeper than 32 levels", "Remove parentheses"),
     (["data", "search", "--since", "2026-13-45"], "'2026-13-45' is neither", "90m"),
+    (["runs", "gc", "--older-than", "soon"], "'soon' is not a duration", "Write one whole number"),
     (["audit", "list", "--since", "-3d"], "'-3d' is neither", "90m"),
     (["data", "put", "a/b", "x", "--tag", "novalue"], "'novalue' is not a tag", "key=value"),
     (["data", "put", "a/b", "x", "--json-value", ""], "not a JSON document", "--json-value '{"),
@@ -143,8 +144,34 @@ def test_the_cause_and_the_next_command_are_told(
     assert error.startswith("error: ")
     assert cause in error
     assert remedy in f"{hint}{error}"
+    assert not hint[:1].islower()
     assert "defect" not in outcome.err
     assert "Traceback" not in outcome.err
+
+
+def test_a_command_in_a_directory_that_was_removed_says_so(
+    cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SWAMP_REPO_DIR")
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    outcome = cli("ls")
+    monkeypatch.chdir(tmp_path)
+    assert outcome.status == 1
+    assert "the current directory was removed" in outcome.err
+
+
+def test_a_home_that_is_no_place_is_named(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "bucket").mkdir()
+    monkeypatch.delenv("SWAMP_HOME", raising=False)
+    monkeypatch.setenv("HOME", "here")
+    outcome = cli("datastore", "setup", f"file://{tmp_path}/bucket")
+    assert outcome.status == 1
+    assert "HOME is 'here', expected an absolute path" in outcome.err
+    assert "SWAMP_HOME" not in outcome.err
 
 
 def test_a_document_given_to_the_flag_is_told_apart(cli: CommandLine) -> None:
