@@ -89,6 +89,8 @@ WRONG = [
     (["data", "get", "web-1", "state", "--version", "9" * 5000], "not a whole number", "--help"),
     (["data", "query", "true", "--limit", "-5"], "-5 is too small", "the least is 0"),
     (["data", "get", "web-1", "state", "--version", "7"], "has no version 7", "Versions: 1."),
+    (["run", "a/b", "m", "--timeout", "nan", "--", "true"], "not a number of seconds", "--help"),
+    (["run", "a/b", "m", "--timeout", "0", "--", "true"], "0 is too small", "run --help"),
     # Names and places.
     (["data", "get", "state", "web-1"], "no model is named 'state'", "the model comes first"),
     (["data", "get", "web-1@1", "state"], "no model is named 'web-1@1'", "Did you mean 'web-1'?"),
@@ -147,6 +149,21 @@ def test_the_cause_and_the_next_command_are_told(
     assert not hint[:1].islower()
     assert "defect" not in outcome.err
     assert "Traceback" not in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "told"),
+    [
+        ("/no/cmd", 127, "there is no command '/no/cmd'\nhint: Check its name and PATH.\n"),
+        ("/", 126, "'/' cannot be run: Permission denied\nhint: Check that the file is exec"),
+    ],
+)
+def test_a_run_that_fails_says_what_to_do(
+    cli: CommandLine, command: str, status: int, told: str
+) -> None:
+    outcome = cli("run", "a/b", "m", "--", command)
+    assert outcome.status == status
+    assert f"error: {told}" in outcome.err
 
 
 def test_a_command_in_a_directory_that_was_removed_says_so(

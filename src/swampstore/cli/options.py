@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import reprlib
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,31 @@ class Whole(click.ParamType[int]):
         if number > self._most:
             self.fail(f"{number} is too large, the most is {self._most}.", param, ctx)
         return number
+
+
+class Seconds(click.ParamType[float]):
+    """A length of time: more than nothing, or at least so many seconds."""
+
+    name = "seconds"
+
+    def __init__(self, least: float | None = None) -> None:
+        self._least = least
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Read the number."""
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = math.nan
+        if math.isnan(seconds):
+            self.fail(f"{reprlib.repr(value)} is not a number of seconds.", param, ctx)
+        if self._least is not None and seconds < self._least:
+            self.fail(f"{seconds:g} is too small, the least is {self._least:g}.", param, ctx)
+        if seconds <= 0:
+            self.fail(f"{seconds:g} is too small, it must be more than 0.", param, ctx)
+        return seconds
 
 
 def moment(repo: Repo, option: str, text: str) -> str:

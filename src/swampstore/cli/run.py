@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from swampstore.cli.command import Command, pass_session
-from swampstore.cli.options import model_argument, tag_option
+from swampstore.cli.options import Seconds, model_argument, tag_option
 from swampstore.cli.session import Session
 from swampstore.runs.method_request import MethodRequest, RunListener
 from swampstore.runs.method_run import run_method
@@ -81,7 +81,7 @@ def _first_operand(args: list[str]) -> int:
 @tag_option
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Seconds(),
     metavar="S",
     help="End it after so many seconds.",
 )
@@ -157,6 +157,8 @@ def _tell(session: Session, result: MethodResult) -> None:
         )
         if error:
             session.note(f"error: {error}")
+            if result.hint:
+                session.note(f"hint: {result.hint}")
     if result.status == "succeeded":
         session.unpushed = result.not_pushed
         return

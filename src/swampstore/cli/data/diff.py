@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.options import Whole, model_argument, name_argument
+from swampstore.cli.options import Seconds, Whole, model_argument, name_argument
 from swampstore.cli.rendering import printable
 from swampstore.cli.row_formats import may_style
 from swampstore.cli.session import Session, write_output
@@ -117,7 +117,7 @@ def _coloured(line: str) -> str:
 @click.option(
     "--pull",
     "pull_every",
-    type=click.FloatRange(min=1),
+    type=Seconds(1),
     metavar="S",
     help="Pull what others appended every so many seconds.",
 )
