@@ -92,6 +92,7 @@ WRONG = [
     (["run", "a/b", "m", "--timeout", "nan", "--", "true"], "not a number of seconds", "--help"),
     (["run", "a/b", "m", "--timeout", "0", "--", "true"], "0 is too small", "run --help"),
     # Names and places.
+    (["init", ".swamp/data"], "/.swamp/data is part of a .swamp directory", "Choose a directory"),
     (["data", "get", "state", "web-1"], "no model is named 'state'", "the model comes first"),
     (["data", "get", "web-1@1", "state"], "no model is named 'web-1@1'", "Did you mean 'web-1'?"),
     (["data", "put", "a/b", "", "--json-value", "1"], "the data name is empty", "letter"),
