@@ -24,9 +24,12 @@ _OFFERED = 1000
 
 
 class TagParam(click.ParamType[tuple[str, str]]):
-    """A tag written as key=value; becomes a pair."""
+    """A tag, or something like it, written as key=value; becomes a pair."""
 
     name = "key=value"
+
+    def __init__(self, what: str = "tag") -> None:
+        self._what = what
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -36,7 +39,7 @@ class TagParam(click.ParamType[tuple[str, str]]):
             return value
         key, equals, text = value.partition("=")
         if not equals or not key:
-            self.fail(f"{value!r} is not a tag, write key=value", param, ctx)
+            self.fail(f"{value!r} is not a {self._what}, write key=value", param, ctx)
         return key, text
 
 
