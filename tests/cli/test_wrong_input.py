@@ -126,6 +126,7 @@ WRONG = [
     (["datastore", "setup", "http://host:9000/b"], "called 'http'", "?endpoint=http://HOST:PORT"),
     (["datastore", "setup", "s3://key:pass@b/x"], "not hold credentials", "the environment"),
     (["datastore", "setup", "s3://"], "bucket is missing", "s3://BUCKET/PREFIX"),
+    (["datastore", "setup", "az://ccc/x"], "account is missing", "PREFIX?account=NAME"),
     (["datastore", "setup", "file://a/b"], "names the host 'a'", "three slashes"),
     (["datastore", "setup", "file:///no/such"], "/no/such is not a directory", "create it"),
     (["datastore", "setup", "s3://b/x?regoin=1"], "no parameter 'regoin'", "region"),
