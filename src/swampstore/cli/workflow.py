@@ -326,7 +326,14 @@ def list_(session: Session) -> None:
         Column("description", item("description"), rank=1),
     )
     members = ("name", "id", "path", "description", "jobs", "steps", "tags")
-    listing = Listing(columns, documents, same, empty="There are no workflows.", members=members)
+    listing = Listing(
+        columns,
+        documents,
+        same,
+        footer=lambda: counted(len(documents), "workflow"),
+        empty="There are no workflows.",
+        members=members,
+    )
     document = {"workflows": documents, "broken": [one.path for one in broken]}
     session.show_rows(listing, lambda: document)
 
@@ -375,7 +382,13 @@ def history(session: Session, workflow: str | None, status: str | None, limit: i
             heading="failed step",
         ),
     )
-    listing = Listing(columns, found, _summary, empty="There are no runs.")
+    listing = Listing(
+        columns,
+        found,
+        _summary,
+        footer=lambda: counted(len(found), "run"),
+        empty="There are no runs.",
+    )
     session.show_rows(listing, lambda: {"runs": [_summary(one) for one in found]})
 
 
