@@ -268,11 +268,12 @@ def validate(session: Session, workflows: Sequence[str]) -> None:
             whole, broken = known.all()
             found = [(one.name, one) for one in whole]
             found += [(one.path, one.error) for one in broken]
+        readable = [one for _, one in found if not isinstance(one, SwampstoreError)]
         for name, one in found:
             if isinstance(one, SwampstoreError):
                 told = [f"{one.message}. {one.hint}" if one.hint else one.message]
             else:
-                told = problems(repo, one)
+                told = [*problems(repo, one), *_shared(one, readable)]
             results.append({"workflow": name, "valid": not told, "problems": told})
     bad = [one for one in results if not one["valid"]]
     lines = [f"{one['workflow']}: {problem}" for one in bad for problem in one["problems"]]
@@ -280,6 +281,20 @@ def validate(session: Session, workflows: Sequence[str]) -> None:
     session.show({"workflows": results}, lambda: "\n".join([*lines, summary]))
     if bad:
         raise click.exceptions.Exit(1)
+
+
+def _shared(one: Workflow, workflows: Sequence[Workflow]) -> list[str]:
+    """Return what tells that others have the name of a workflow, or its id."""
+    alike = {
+        "name": [other for other in workflows if other.name == one.name],
+        "id": [other for other in workflows if other.id == one.id],
+    }
+    files = {what: sorted({str(other.path) for other in found}) for what, found in alike.items()}
+    return [
+        f"{len(paths)} workflows have this {what}: {', '.join(paths)}"
+        for what, paths in files.items()
+        if len(paths) > 1
+    ]
 
 
 def _tried(known: Any, name: str) -> Workflow | SwampstoreError:
