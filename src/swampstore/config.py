@@ -238,7 +238,9 @@ def filesystem_base(repo_dir: str, path: str | None, environ: Mapping[str, str])
 
 def cache_dir(repo_id: str, environ: Mapping[str, str]) -> str:
     """Return where a repository's copy of its remote is; others of the same id share it."""
-    home = environ.get("SWAMP_HOME") or "~/.swamp"
+    variable, home = "SWAMP_HOME", environ.get("SWAMP_HOME", "")
+    if not home:
+        variable, home = "HOME", "~/.swamp"
     try:
         name = check_segment("repoId", repo_id)
         path = os.path.normpath(expand(home, environ))
@@ -246,7 +248,8 @@ def cache_dir(repo_id: str, environ: Mapping[str, str]) -> str:
         raise ConfigError(f"no place for the cache: {error.message}", hint=error.hint) from None
     if not os.path.isabs(path):
         raise ConfigError(
-            f"SWAMP_HOME is {home!r}, expected an absolute path", hint="Write it in full."
+            f"{variable} is {environ[variable]!r}, expected an absolute path",
+            hint="Write it in full.",
         )
     return f"{path}/repos/{name}"
 

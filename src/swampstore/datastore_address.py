@@ -59,7 +59,7 @@ class Address:
         if kind == "s3" and rest:
             bucket, _, prefix = rest.partition("/")
             return cls(kind, {"bucket": bucket, "prefix": prefix})
-        raise ConfigError(f"{source}: {kind!r} says not where the datastore is", hint=_FORMS)
+        raise ConfigError(f"{source}: {kind!r} does not say where the datastore is", hint=_FORMS)
 
     @classmethod
     def of_section(cls, section: Mapping[str, Any]) -> Address:

@@ -15,6 +15,7 @@ from swampstore.errors import (
     ConfigError,
     RepoDamagedError,
     RepoNotFoundError,
+    ValidationError,
     YamlError,
 )
 from swampstore.files import disk_errors, read_file, replacing
@@ -98,12 +99,18 @@ def _yaml_errors(path: str) -> Iterator[None]:
 def initialise(directory: str, repo_id: str, now_iso: str, schema: str = "") -> str:
     """Make `directory` a repository and return it; raise AlreadyExistsError if it is one.
 
-    With a `schema` editors are told by it which keys the marker may have.
+    Raises ValidationError for a directory in which swampstore keeps data already. With a `schema`
+    editors are told by it which keys the marker may have.
     """
     from swampstore import yaml_dialect
 
     repo_dir = os.path.abspath(directory)
     path = f"{repo_dir}/{MARKER}"
+    if LOCAL_DIR in repo_dir.split("/"):
+        raise ValidationError(
+            f"{repo_dir} is part of a {LOCAL_DIR} directory, where the data of repositories is",
+            hint="Choose a directory of your own.",
+        )
     if os.path.lexists(path):
         raise AlreadyExistsError(
             f"{repo_dir} is a swamp repository already", hint=f"Edit {path} to change its settings."

@@ -94,6 +94,6 @@ def test_a_rename_says_before_it_acts_where_the_history_stays(cli: CommandLine) 
         cli("data", "put", MODEL, "old", "--model-name", "web", stdin=content)
     outcome = cli("data", "rename", "web", "old", "new")
     assert outcome.err.splitlines()[0] == (
-        "Of old, 2 earlier versions stay under that name: `swampstore log web old`."
+        "2 earlier versions of old stay under that name: `swampstore log web old`."
     )
     assert len(cli("log", "web", "old").out.splitlines()) == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -221,6 +222,17 @@ def test_an_event_that_cannot_be_written_stops_nobody(
         repo.artifacts.save(MODEL, "state", {"n": 1})
     assert repo.latest(MODEL, "state").json() == {"n": 1}
     assert "audit" in caplog.text
+
+
+def test_who_may_not_write_the_audit_is_told_in_words(
+    repo: Repo, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "/data/audit/lock")
+
+    monkeypatch.setattr(sys.modules["swampstore.audit.events"], "append", refuse)
+    record(repo, "run", command="x")
+    assert "could not be written: /data/audit/lock: permission denied" in caplog.text
 
 
 def test_an_event_costs_little(repo_dir: Path) -> None:

@@ -159,8 +159,29 @@ def test_a_secret_can_be_refreshed_by_a_command(ops: CommandLine) -> None:
     assert ops("vault", "get", "ops", "token").out == "new\n"
     assert ops("vault", "inspect", "ops", "token", "--json").json["refresh"]["ttl"] == "0m"
     assert ops("vault", "put", "ops", "x", "--refresh-from", "echo", stdin=b"1").status == 2
-    wrong = ops("vault", "put", "ops", "x", *refresh, "soon", "--json", stdin=b"1")
+
+
+def test_a_secret_is_kept_as_it_was_if_what_shall_renew_it_is_wrong(ops: CommandLine) -> None:
+    ops("vault", "put", "ops", "x", stdin=b"old")
+    refresh = ["--refresh-from", "echo new", "--refresh-ttl", "soon"]
+    wrong = ops("vault", "put", "ops", "x", *refresh, "--json", stdin=b"1")
     assert wrong.error["code"] == "validation_failed"
+    assert ops("vault", "get", "ops", "x").out == "old\n"
+
+
+def test_only_what_can_be_tried_is_offered_to_be_tried(ops: CommandLine) -> None:
+    ops("vault", "put", "ops", "db", stdin=b"one")
+    assert ops("vault", "put", "ops", "db", stdin=b"two").err.endswith("Pass -y to go ahead.\n")
+    ops("data", "put", "a/b", "x", stdin=b"1")
+    assert "--dry-run" in ops("data", "delete", "a/b", "--all").err
+    wrong = ops("vault", "create", "environment", "e", "--config", "prefix").err
+    assert "'prefix' is not a setting, write key=value" in wrong
+
+
+def test_a_vault_without_its_id_says_so(ops: CommandLine, repo_dir: Path) -> None:
+    (repo_dir / "vaults" / "environment").mkdir()
+    (repo_dir / "vaults" / "environment" / "x.yaml").write_text("name: x\ntype: environment\n")
+    assert "x.yaml: id is missing" in ops("vault", "list").err
 
 
 def test_a_secret_is_deleted_if_somebody_says_so(ops: CommandLine) -> None:

@@ -95,7 +95,10 @@ WRONG = [
     (["run", "web-1", "scan", "--timeout", "nan", "--", "true"], "seconds", "run --help"),
     (["run", "web-1", "scan", "--timeout", "9" * 30, "--", "true"], "seconds", "run --help"),
     (["data", "get", "web-1", "state", "--version", "7"], "has no version 7", "Versions: 1."),
+    (["run", "a/b", "m", "--timeout", "nan", "--", "true"], "not a number of seconds", "--help"),
+    (["run", "a/b", "m", "--timeout", "0", "--", "true"], "0 is too small", "run --help"),
     # Names and places.
+    (["init", ".swamp/data"], "/.swamp/data is part of a .swamp directory", "Choose a directory"),
     (["data", "get", "state", "web-1"], "no model is named 'state'", "the model comes first"),
     (["data", "get", "web-1@1", "state"], "no model is named 'web-1@1'", "Did you mean 'web-1'?"),
     (["data", "put", "a/b", "", "--json-value", "1"], "the data name is empty", "letter"),
@@ -116,6 +119,7 @@ WRONG = [
     (["data", "query", "size >"], "ends too early, at position 7", "a field, a value"),
     (["data", "query", "(" * 3000], "nests deeper than 32 levels", "Remove parentheses"),
     (["data", "search", "--since", "2026-13-45"], "'2026-13-45' is neither", "90m"),
+    (["runs", "gc", "--older-than", "soon"], "'soon' is not a duration", "Write one whole number"),
     (["audit", "list", "--since", "-3d"], "'-3d' is neither", "90m"),
     (["data", "put", "a/b", "x", "--tag", "novalue"], "'novalue' is not a tag", "key=value"),
     (["data", "put", "a/b", "x", "--json-value", ""], "not a JSON document", "--json-value '{"),
@@ -128,6 +132,7 @@ WRONG = [
     (["datastore", "setup", "http://host:9000/b"], "called 'http'", "?endpoint=http://HOST:PORT"),
     (["datastore", "setup", "s3://key:pass@b/x"], "not hold credentials", "the environment"),
     (["datastore", "setup", "s3://"], "bucket is missing", "s3://BUCKET/PREFIX"),
+    (["datastore", "setup", "az://ccc/x"], "account is missing", "PREFIX?account=NAME"),
     (["datastore", "setup", "file://a/b"], "names the host 'a'", "three slashes"),
     (["datastore", "setup", "file:///no/such"], "/no/such is not a directory", "create it"),
     (["datastore", "setup", "s3://b/x?regoin=1"], "no parameter 'regoin'", "region"),
@@ -149,8 +154,49 @@ def test_the_cause_and_the_next_command_are_told(
     assert error.startswith("error: ")
     assert cause in error
     assert remedy in f"{hint}{error}"
+    assert not hint[:1].islower()
     assert "defect" not in outcome.err
     assert "Traceback" not in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "told"),
+    [
+        ("/no/cmd", 127, "there is no command '/no/cmd'\nhint: Check its name and PATH.\n"),
+        ("/", 126, "'/' cannot be run: Permission denied\nhint: Check that the file is exec"),
+    ],
+)
+def test_a_run_that_fails_says_what_to_do(
+    cli: CommandLine, command: str, status: int, told: str
+) -> None:
+    outcome = cli("run", "a/b", "m", "--", command)
+    assert outcome.status == status
+    assert f"error: {told}" in outcome.err
+
+
+def test_a_command_in_a_directory_that_was_removed_says_so(
+    cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SWAMP_REPO_DIR")
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    outcome = cli("ls")
+    monkeypatch.chdir(tmp_path)
+    assert outcome.status == 1
+    assert "the current directory was removed" in outcome.err
+
+
+def test_a_home_that_is_no_place_is_named(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "bucket").mkdir()
+    monkeypatch.delenv("SWAMP_HOME", raising=False)
+    monkeypatch.setenv("HOME", "here")
+    outcome = cli("datastore", "setup", f"file://{tmp_path}/bucket")
+    assert outcome.status == 1
+    assert "HOME is 'here', expected an absolute path" in outcome.err
+    assert "SWAMP_HOME" not in outcome.err
 
 
 def test_a_document_given_to_the_flag_is_told_apart(cli: CommandLine) -> None:

@@ -353,6 +353,18 @@ def test_a_damaged_or_missing_document_is_found(repo: Repo, bucket: Path, name: 
     assert name in finding(report, "remote_index").details[0]
 
 
+def test_an_index_that_nobody_understands_is_made_anew_once_it_is_removed_as_the_doctor_says(
+    repo: Repo, bucket: Path
+) -> None:
+    (bucket / ".datastore-index.json").write_text("{")
+    report = examine(repo, repair=True)
+    assert "has to be removed" in (finding(report, "remote_index").remedy or "")
+    (bucket / ".datastore-index.json").unlink()
+    repo.artifacts.save(MODEL, "another", b"x")
+    repo.sync.push()
+    assert examine(repo).ok
+
+
 def test_a_lost_meta_of_a_sharded_index_is_found_and_healed(repo: Repo, bucket: Path) -> None:
     repo.sync.migrate_index()
     (bucket / "_index/_meta.json").unlink()

@@ -334,6 +334,8 @@ def test_the_commands_tell_what_they_did(
     listed = cli("backup", "list", str(place), "--json").json
     assert listed["backups"][0]["id"] == created["id"]
     assert created["id"] in cli("backup", "list", str(place)).out
+    as_table = cli("backup", "list", str(place), "--format", "table")
+    assert "2 backups" in as_table.out
     verified = cli("backup", "verify", str(place), "--deep", "--json").json
     assert (verified["ok"], verified["backups"]) == (True, 2)
     new = tmp_path / "new"

@@ -262,6 +262,39 @@ def test_garbage_for_metadata_costs_that_version_and_nothing_else(
     assert repo.artifacts.delete(MODEL, "state").versions == 3
 
 
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_a_version_with_damaged_metadata_can_be_deleted(repo: Repo, version: int) -> None:
+    for number in (1, 2, 3):
+        repo.artifacts.save(MODEL, "new", {"n": number})
+    there = Path(repo.tree.path(f"data/{MODEL}/new/{version}"))
+    (there / "metadata.yaml").write_text("[")
+    repo.rebuild_catalog()
+    assert repo.artifacts.delete(MODEL, "new", version=version).versions == 1
+    assert not there.exists()
+    assert repo.list_versions(MODEL, "new") == [one for one in (1, 2, 3) if one != version]
+    with refused("not_found", "no version"):
+        repo.artifacts.delete(MODEL, "new", version=version)
+
+
+def test_a_name_of_which_all_metadata_is_damaged_can_be_deleted(repo: Repo) -> None:
+    repo.artifacts.save(MODEL, "new", {"n": 1})
+    (Path(repo.tree.path(f"data/{MODEL}/new")) / "1/metadata.yaml").write_text("[")
+    repo.rebuild_catalog()
+    assert repo.artifacts.delete(MODEL, "new").versions == 1
+    with refused("not_found", "new"):
+        repo.artifacts.delete(MODEL, "new")
+
+
+def test_a_directory_in_place_of_the_catalog_is_named(tmp_path: Path) -> None:
+    with filled_repo(tmp_path / "r"):
+        pass
+    for found in (tmp_path / "r/.swamp").glob("swampstore.db*"):
+        found.unlink()
+    (tmp_path / "r/.swamp/swampstore.db").mkdir()
+    with open_repo(tmp_path / "r") as repo, refused("disk_error", "swampstore.db", "Move away"):
+        repo.list_versions(MODEL, "state")
+
+
 def test_a_directory_in_place_of_content_costs_that_version_and_nothing_else(repo: Repo) -> None:
     raw = state_dir(repo) / "2/raw"
     turn_into_directory(raw)

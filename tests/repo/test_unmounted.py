@@ -1,4 +1,4 @@
-"""A directory as a remote that is not mounted: work goes on, and nothing is taken for deleted."""
+"""A share that is not mounted: nothing is taken for deleted, and with a remote work goes on."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from swampstore.errors import EXIT_NOT_PUSHED
+from swampstore.marker import update_marker
 from swampstore.pipeline.places import places_of
 from swampstore.stores.directory import LOCKS, DirectoryStore
 from swampstore.stores.errors import StoreNotMountedError
@@ -122,6 +123,66 @@ def test_a_share_that_nobody_has_synced_with_may_be_empty(ana: Machine, bucket: 
     bucket.mkdir()
     assert ana("data", "put", MODEL, "state", stdin=b"one").status == 0
     assert (bucket / "data/aws/ec2/i-1/state/1/raw").read_bytes() == b"one"
+
+
+@pytest.fixture
+def in_place(bucket: Path, ana: Machine) -> Machine:
+    """A machine that uses a share in place, and has saved two versions there."""
+    section = {"type": "filesystem", "path": str(bucket), "url": None, "hydrationStrategy": None}
+    update_marker(str(ana.repo_dir), {"datastore": section})
+    for content in (b"one", b"two"):
+        assert ana("data", "put", MODEL, "state", stdin=content).status == 0
+    return ana
+
+
+@unmounted
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["data", "put", MODEL, "state", "--json-value", "3"],
+        ["data", "get", MODEL, "state"],
+        ["data", "delete", MODEL, "state", "--version", "1"],
+        ["run", MODEL, "greet", "--", "echo", "hello"],
+        ["catalog", "rebuild"],
+        ["doctor", "--repair"],
+        ["datastore", "setup", "filesystem"],
+    ],
+    ids=" ".join,
+)
+def test_a_share_that_is_used_in_place_and_not_mounted_is_neither_written_nor_believed(
+    in_place: Machine, bucket: Path, unmount: Callable[[Path], None], command: list[str]
+) -> None:
+    unmount(bucket)
+    before = everything_in(bucket)
+    outcome = in_place(*command)
+    assert (outcome.status, "ount" in outcome.out + outcome.err) == (1, True)
+    assert everything_in(bucket) == before
+    mounted_again(bucket)
+    assert in_place.get(MODEL, "state") == "two"
+    assert "2 versions" in in_place("data", "versions", MODEL, "state", "--format", "table").out
+
+
+@unmounted
+def test_a_save_without_a_session_needs_the_share_that_it_knows_data_of(
+    in_place: Machine, bucket: Path, unmount: Callable[[Path], None]
+) -> None:
+    unmount(bucket)
+    with in_place.open() as repo, pytest.raises(StoreNotMountedError):
+        repo.artifacts.save(MODEL, "state", b"three")
+    mounted_again(bucket)
+    in_place.put(MODEL, "state", "three")
+    assert in_place.get(MODEL, "state", "--version", "3") == "three"
+
+
+def test_whoever_emptied_a_share_that_is_used_in_place_says_so(
+    in_place: Machine, bucket: Path
+) -> None:
+    empty(bucket)
+    hint = in_place("data", "put", MODEL, "state", stdin=b"x").err
+    assert f"mkdir {bucket}/{LOCKS}" in hint
+    (bucket / LOCKS).mkdir()
+    assert in_place("data", "put", MODEL, "state", stdin=b"x").status == 0
+    assert in_place.get(MODEL, "state") == "x"
 
 
 def test_a_directory_that_is_removed_under_a_store_does_not_look_empty(tmp_path: Path) -> None:

@@ -200,6 +200,13 @@ def test_outputs_are_listed_filtered_and_shown(cli: CommandLine, repo: Repo) -> 
     assert cli("output", "logs", "00000002", "--json").error["code"] == "not_found"
 
 
+def test_a_run_is_shown_as_it_was_typed_and_in_words(cli: CommandLine) -> None:
+    assert cli("run", "a/b", "m", "--", "sh", "-c", "echo one two").status == 0
+    (shown,) = cli("output", "list", "--json").json["outputs"]
+    assert "command       sh -c 'echo one two'\n" in cli("output", "show", shown["id"]).out
+    assert "isHere       yes\n" in cli("runs", "show", shown["id"]).out
+
+
 def test_a_log_is_followed_until_its_run_ends(repo_dir: Path) -> None:
     def started(*args: str) -> subprocess.Popen[str]:
         return subprocess.Popen(

@@ -26,6 +26,7 @@ from swampstore.runs.workflow.runner import (
     resume_workflow,
     run_workflow,
 )
+from tests.support.command_line import CommandLine
 from tests.support.read_only import read_only
 
 
@@ -481,3 +482,20 @@ def test_a_dead_run_is_shown_as_failed_where_nothing_can_be_written(repo: Repo) 
     assert RunRecords(repo).find(record.id).status == "running"
     assert find_run(repo, record.id).status == "failed"
     assert RunRecords(repo).find(record.id).status == "failed"
+
+
+def test_a_workflow_that_was_copied_with_its_name_and_id_is_told_of(
+    repo: Repo, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = Path(repo.config.repo_dir)
+    cli = CommandLine(there, capsysbinary, monkeypatch)
+    job = {"name": "scan", "steps": [{"name": "one", "task": {"type": "assert", "expr": "true"}}]}
+    write(repo, "nightly", [job], id="9b2c6d52-6c0f-4d0e-9b7a-2d9a6f1d3c11")
+    write(repo, "weekly", [job])
+    assert cli("workflow", "validate").status == 0
+    copied = (there / "workflows/workflow-nightly.yaml").read_text()
+    (there / "workflows/workflow-copy.yaml").write_text(copied)
+    outcome = cli("workflow", "validate")
+    assert outcome.status == 1
+    assert "2 workflows have this name: workflows/workflow-copy.yaml, " in outcome.out
+    assert "2 workflows have this id: workflows/workflow-copy.yaml, " in outcome.out

@@ -84,6 +84,10 @@ def test_an_unknown_kind_is_named_with_those_that_exist() -> None:
         ("region", 1),
         ("endpoint", "minio:9000"),
         ("endpoint", "ftp://minio"),
+        ("endpoint", "http://[minio"),
+        ("endpoint", "http://[a:b]"),
+        ("endpoint", "http://minio:99999"),
+        ("endpoint", "http://minio:port"),
         ("endpoint", "http://user:pw@minio"),
         ("forcePathStyle", "maybe"),
         ("pullConcurrency", 0),
@@ -139,6 +143,31 @@ def test_an_azure_session_is_asked_for_only_without_other_credentials(tmp_path: 
         found = store_config("az://swamp", environ=environ)
         assert isinstance(found, AzureConfig)
         assert found.ask_cli is asked
+
+
+@pytest.mark.parametrize(
+    ("url", "variable", "value", "remedy"),
+    [
+        ("az://swamp?account=acc", "AZURE_STORAGE_ACCOUNT_KEY", "hidden", "az login"),
+        ("az://swamp?account=acc", "AZURE_STORAGE_SAS_TOKEN", "hidden", "az login"),
+        ("gs://swamp", "GOOGLE_APPLICATION_CREDENTIALS", "/no/such/file", "gcloud auth"),
+    ],
+)
+def test_credentials_of_which_no_client_can_be_made_are_told_with_what_to_do(
+    url: str, variable: str, value: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    found = store_config(url, environ={variable: value})
+    with pytest.raises(StoreCredentialsError, match="cannot be opened with") as told:
+        found.open()
+    assert remedy in (told.value.hint or "")
+    assert "hidden" not in told.value.message
+    assert "Debug source" not in told.value.message
+
+
+def test_an_endpoint_may_be_an_address() -> None:
+    found = s3({"bucket": "swamp", "endpoint": "http://[::1]:9000"})
+    assert found.endpoint == "http://[::1]:9000"
 
 
 def test_credentials_in_a_url_are_refused_without_repeating_them() -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from swampstore.audit.segments import append, files
 from swampstore.clock import from_iso, to_iso
 from swampstore.errors import SwampstoreError
+from swampstore.files import disk_errors
 from swampstore.locks.process import actor_name
 from swampstore.notices import notice
 
@@ -77,8 +78,9 @@ def write(repo: OpenRepo, series: str, timestamp: str, document: Mapping[str, An
     kept = {name: value for name, value in document.items() if value is not None}
     try:
         line = json.dumps(kept, ensure_ascii=False, separators=(",", ":"), default=str)
-        append(repo, series, timestamp, line.encode("utf-8", "backslashreplace"))
-    except (SwampstoreError, OSError, ValueError) as error:
+        with disk_errors(repo.config.base):
+            append(repo, series, timestamp, line.encode("utf-8", "backslashreplace"))
+    except (SwampstoreError, ValueError) as error:
         notice("the audit could not be written: %s", error)
 
 

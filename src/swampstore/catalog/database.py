@@ -154,7 +154,13 @@ class Database(SqliteFile):
         with contextlib.suppress(OSError):  # what that means is found out by opening it
             self._make()
         self._local.opened = self._ids()
-        connection = open_sqlite(self.path)
+        try:
+            connection = open_sqlite(self.path)
+        except sqlite3.OperationalError as error:
+            raise DiskError(
+                f"the catalog {self.path} cannot be opened: {error}",
+                hint="Move away what is in its place: it is made anew.",
+            ) from error
         try:
             self._prepare(connection)
         except BaseException as error:

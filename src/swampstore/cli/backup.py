@@ -160,7 +160,13 @@ def list_(session: Session, place: str) -> None:
         "backups": [one.to_json() for one in found],
         "damaged": [{"id": key, "error": reason} for key, reason in damaged],
     }
-    listing = Listing(columns, found, lambda one: one.to_json(), empty="There is no backup yet.")
+    listing = Listing(
+        columns,
+        found,
+        lambda one: one.to_json(),
+        footer=lambda: counted(len(found), "backup"),
+        empty="There is no backup yet.",
+    )
     session.show_rows(listing, lambda: document)
     for line in named_lines("cannot be read", damaged):
         session.note(line)

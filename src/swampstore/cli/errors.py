@@ -146,6 +146,13 @@ def _failure_of(error: BaseException) -> Failure:
                 f"standard output cannot be written: {error.strerror}",
                 "Free some space there, or send the output elsewhere.",
             )
+        case FileNotFoundError() if not error.filename and _is_nowhere():
+            failure = Failure(
+                EXIT_ERROR,
+                "disk_error",
+                "the current directory was removed",
+                "Change to a directory that exists.",
+            )
         case OSError():
             where = f"{os.fsdecode(error.filename)}: " if error.filename else ""
             failure = Failure(EXIT_ERROR, "disk_error", f"{where}{error.strerror or error}")
@@ -164,6 +171,15 @@ def _failure_of(error: BaseException) -> Failure:
                 "This is a defect. Run it again with SWAMP_DEBUG=1 to see where it happened.",
             )
     return failure
+
+
+def _is_nowhere() -> bool:
+    """Whether the current directory was removed."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _report(failure: Failure, *, as_json: bool, verbose: bool = False) -> None:

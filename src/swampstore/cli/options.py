@@ -24,9 +24,12 @@ _OFFERED = 1000
 
 
 class TagParam(click.ParamType[tuple[str, str]]):
-    """A tag written as key=value; becomes a pair."""
+    """A tag, or something like it, written as key=value; becomes a pair."""
 
     name = "key=value"
+
+    def __init__(self, what: str = "tag") -> None:
+        self._what = what
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -36,7 +39,7 @@ class TagParam(click.ParamType[tuple[str, str]]):
             return value
         key, equals, text = value.partition("=")
         if not equals or not key:
-            self.fail(f"{value!r} is not a tag, write key=value", param, ctx)
+            self.fail(f"{value!r} is not a {self._what}, write key=value", param, ctx)
         return key, text
 
 
@@ -63,11 +66,11 @@ class Whole(click.ParamType[int]):
 
 
 class Seconds(click.ParamType[float]):
-    """A time to wait, at least so long."""
+    """A length of time: more than nothing, or at least so many seconds."""
 
     name = "seconds"
 
-    def __init__(self, least: float) -> None:
+    def __init__(self, least: float | None = None) -> None:
         self._least = least
 
     def convert(
@@ -76,11 +79,16 @@ class Seconds(click.ParamType[float]):
         """Read the number."""
         try:
             seconds = float(value)
-        except (ValueError, OverflowError):
+        except ValueError:
             seconds = math.nan
-        if not self._least <= seconds <= LARGEST_NUMBER:  # no number at all is in no range
-            shown = reprlib.repr(value)
-            self.fail(f"{shown} is no number of seconds, at least {self._least:g}.", param, ctx)
+        if math.isnan(seconds):
+            self.fail(f"{reprlib.repr(value)} is not a number of seconds.", param, ctx)
+        if self._least is not None and seconds < self._least:
+            self.fail(f"{seconds:g} is too small, the least is {self._least:g}.", param, ctx)
+        if seconds <= 0:
+            self.fail(f"{seconds:g} is too small, it must be more than 0.", param, ctx)
+        if seconds > LARGEST_NUMBER:
+            self.fail(f"{seconds:g} is too large, the most is {LARGEST_NUMBER}.", param, ctx)
         return seconds
 
 

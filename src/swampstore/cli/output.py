@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -110,7 +111,7 @@ def _show_text(output: Output) -> str:
         "status": output.status,
         "started": output.started_at,
         "duration": duration_text(output.duration_ms),
-        "command": " ".join(map(str, output.command)) if output.command else None,
+        "command": shlex.join(map(str, output.command)) if output.command else None,
         "triggered by": output.provenance.triggered_by,
         "error": output.error.get("message") if output.error else None,
         "record": output.rel,

@@ -110,7 +110,12 @@ def printable_lines(text: str) -> str:
 
 def fields(members: Mapping[str, object]) -> str:
     """Return a block of names and values, one per line; empty values are left out."""
-    shown = {name: printable(value) for name, value in members.items() if value not in ("", None)}
+    words = {True: "yes", False: "no"}
+    shown = {
+        name: words[value] if isinstance(value, bool) else printable(value)
+        for name, value in members.items()
+        if value not in ("", None)
+    }
     width = max(map(len, shown), default=0)
     return "\n".join(f"{name:{width}}  {value}" for name, value in shown.items())
 

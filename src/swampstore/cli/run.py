@@ -81,7 +81,7 @@ def _first_operand(args: list[str]) -> int:
 @tag_option
 @click.option(
     "--timeout",
-    type=Seconds(0.001),
+    type=Seconds(),
     metavar="S",
     help="End it after so many seconds.",
 )
@@ -157,6 +157,8 @@ def _tell(session: Session, result: MethodResult) -> None:
         )
         if error:
             session.note(f"error: {error}")
+            if result.hint:
+                session.note(f"hint: {result.hint}")
     if result.status == "succeeded":
         session.unpushed = result.not_pushed
         return

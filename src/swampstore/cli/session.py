@@ -161,13 +161,19 @@ class Session:
         if not sys.stdin.isatty():
             raise ConfirmationError(
                 f"nobody is there to be asked: {question}",
-                hint="Pass -y to go ahead, or --dry-run to see what would be deleted.",
+                hint=f"Pass -y to go ahead{self._preview()}.",
             )
         try:
             return click.confirm(question, err=True)
         except click.Abort:
             self.note("")
             return False
+
+    def _preview(self) -> str:
+        """Say how to look first, if the command can."""
+        context = click.get_current_context(silent=True)
+        options = (one for param in context.command.params for one in param.opts) if context else ()
+        return ", or --dry-run to see what would be deleted" if "--dry-run" in options else ""
 
     def show_cancelled(self) -> None:
         """Print the result of a command that was not confirmed."""

@@ -22,6 +22,7 @@ from swampstore.cli.rendering import age_text, counted, fields, printable, size_
 from swampstore.cli.row_formats import Column, Listing
 from swampstore.cli.session import Session, write_output
 from swampstore.errors import ValidationError
+from swampstore.retention.lifetimes import parse_duration
 from swampstore.vaults import Vaults
 from swampstore.vaults.errors import VaultProviderError
 from swampstore.vaults.events import events
@@ -37,12 +38,12 @@ key_argument = click.argument("key", help="The key of a secret.")
 config_option = click.option(
     "--config",
     "settings",
-    type=TagParam(),
+    type=TagParam("setting"),
     multiple=True,
     help="A setting of the type; may be repeated.",
 )
 label_option = click.option(
-    "--label", "labels", type=TagParam(), multiple=True, help="A label; may be repeated."
+    "--label", "labels", type=TagParam("label"), multiple=True, help="A label; may be repeated."
 )
 
 
@@ -137,6 +138,8 @@ def put(
         )
     if (refresh_from is None) != (refresh_ttl is None):
         raise click.UsageError("--refresh-from and --refresh-ttl belong together.")
+    if refresh_ttl is not None:
+        parse_duration(refresh_ttl)  # before the value that is kept is gone
     with session.open_repo() as repo:
         opened = _vaults(repo).open(vault)
         is_new = not _may_have(opened, key)

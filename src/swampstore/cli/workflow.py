@@ -268,11 +268,12 @@ def validate(session: Session, workflows: Sequence[str]) -> None:
             whole, broken = known.all()
             found = [(one.name, one) for one in whole]
             found += [(one.path, one.error) for one in broken]
+        readable = [one for _, one in found if not isinstance(one, SwampstoreError)]
         for name, one in found:
             if isinstance(one, SwampstoreError):
                 told = [f"{one.message}. {one.hint}" if one.hint else one.message]
             else:
-                told = problems(repo, one)
+                told = [*problems(repo, one), *_shared(one, readable)]
             results.append({"workflow": name, "valid": not told, "problems": told})
     bad = [one for one in results if not one["valid"]]
     lines = [f"{one['workflow']}: {problem}" for one in bad for problem in one["problems"]]
@@ -280,6 +281,20 @@ def validate(session: Session, workflows: Sequence[str]) -> None:
     session.show({"workflows": results}, lambda: "\n".join([*lines, summary]))
     if bad:
         raise click.exceptions.Exit(1)
+
+
+def _shared(one: Workflow, workflows: Sequence[Workflow]) -> list[str]:
+    """Return what tells that others have the name of a workflow, or its id."""
+    alike = {
+        "name": [other for other in workflows if other.name == one.name],
+        "id": [other for other in workflows if other.id == one.id],
+    }
+    files = {what: sorted({str(other.path) for other in found}) for what, found in alike.items()}
+    return [
+        f"{len(paths)} workflows have this {what}: {', '.join(paths)}"
+        for what, paths in files.items()
+        if len(paths) > 1
+    ]
 
 
 def _tried(known: Any, name: str) -> Workflow | SwampstoreError:
@@ -326,7 +341,14 @@ def list_(session: Session) -> None:
         Column("description", item("description"), rank=1),
     )
     members = ("name", "id", "path", "description", "jobs", "steps", "tags")
-    listing = Listing(columns, documents, same, empty="There are no workflows.", members=members)
+    listing = Listing(
+        columns,
+        documents,
+        same,
+        footer=lambda: counted(len(documents), "workflow"),
+        empty="There are no workflows.",
+        members=members,
+    )
     document = {"workflows": documents, "broken": [one.path for one in broken]}
     session.show_rows(listing, lambda: document)
 
@@ -375,7 +397,13 @@ def history(session: Session, workflow: str | None, status: str | None, limit: i
             heading="failed step",
         ),
     )
-    listing = Listing(columns, found, _summary, empty="There are no runs.")
+    listing = Listing(
+        columns,
+        found,
+        _summary,
+        footer=lambda: counted(len(found), "run"),
+        empty="There are no runs.",
+    )
     session.show_rows(listing, lambda: {"runs": [_summary(one) for one in found]})
 
 

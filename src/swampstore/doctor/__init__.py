@@ -80,12 +80,23 @@ def _configuration(error: SwampstoreError | None) -> Finding:
     return Finding("configuration", passed=False, message=error.message, remedy=error.hint)
 
 
-def _datastore(config: Config) -> Finding:
-    base = config.base
+def _absence(repo: Repo) -> Finding | None:
+    """Return the finding that the datastore is not there, None if it is."""
+    base = repo.config.base
     if not os.path.isdir(base):
         message = f"the datastore {base} is not there, so its data was not looked at"
-        remedy = "Run `swampstore sync`." if config.remote else "Mount or create it."
+        remedy = "Run `swampstore sync`." if repo.config.remote else "Mount or create it."
         return Finding("datastore", passed=False, message=message, remedy=remedy)
+    try:
+        repo.require_mounted()
+    except SwampstoreError as error:
+        message = f"its data was not looked at: {error.message}"
+        return Finding("datastore", passed=False, message=message, remedy=error.hint)
+    return None
+
+
+def _datastore(config: Config) -> Finding:
+    base = config.base
     # The directory of a namespace is made by the first save.
     base = config.datastore_dir if os.path.isdir(config.datastore_dir) else base
     try:
@@ -107,15 +118,17 @@ class _Examination:
         self.contents: ContentChecks | None = None
 
     def report(self, *, deep: bool) -> Report:
-        datastore = _datastore(self._repo.config)
+        absence = _absence(self._repo)
+        datastore = absence or _datastore(self._repo.config)
         findings = [self._look_at_configuration(), datastore]
         completeness = None
         # Without the directory everything would look deleted; a repair would make the catalog
         # believe it.
-        if os.path.isdir(self._repo.config.base):
+        if absence is None:
             self._repair = self._repair and datastore.passed
             completeness = self._look_at_everything(findings)
-        findings += self._look_at_what_is_shared(deep=deep)
+        if absence is None or self._has_remote:
+            findings += self._look_at_what_is_shared(deep=deep)
         return Report(tuple(findings), completeness, self._repo.config.datastore_type)
 
     def _look_at_what_is_shared(self, *, deep: bool) -> list[Finding]:

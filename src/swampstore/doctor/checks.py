@@ -197,7 +197,8 @@ INDEX = Check(
     "the documents of the remote index fit together",
     "{} document(s) of the remote index are missing or damaged",
     "Run `swampstore doctor --repair`, which heals a sharded index. Any other is made anew from the"
-    " objects by the next push that has something to say.",
+    " objects by the next push that has something to say; a document that cannot be understood has"
+    " to be removed before.",
 )
 INDEX_BEHIND = INDEX._replace(
     wrong="{} document(s) of the remote index are not those that were committed last",

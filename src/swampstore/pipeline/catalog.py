@@ -151,9 +151,10 @@ def rebuild(
 
     `engine` and `settings` are the repository's if they are None. `note` is told what is
     noteworthy, of which the result has the numbers. With `dry_run`, names are only counted.
-    Raises DiskError if the catalog cannot be written, FilesNotSeenError if Spark was asked for and
-    its executors do not see the files.
+    Raises DiskError if the catalog cannot be written, StoreNotMountedError if the files seem not
+    to be mounted, FilesNotSeenError if Spark was asked for and its executors do not see them.
     """
+    repo.require_mounted()
     began = time.monotonic()
     settings = settings or settings_of(repo.config)
     engine = engine or settings.engine

@@ -107,9 +107,11 @@ class Setup:
         """Do it all, up to the new settings; `migrate=False` leaves the data where it is.
 
         Raises errors of the stores, AlreadyExistsError if other data is in the way,
-        CorruptObjectError or DiskError if something is not there as it was sent; the old settings
-        hold then.
+        CorruptObjectError or DiskError if something is not there as it was sent,
+        StoreNotMountedError if that holds for all of it; the old settings hold then.
         """
+        if migrate:
+            self._here.require_mounted()
         self._there.mutations.recover()
         destination = destination_of(self._there)
         moves = self._moves(destination) if migrate else {}

@@ -46,8 +46,8 @@ _PARTS = frozenset(
     [
         *("artifact", "catalog", "check_session", "connection", "dirty", "ephemeral", "holder"),
         *("is_audited", "just_written", "known_there", "knows_others", "locks", "mutations"),
-        *("others", "reading", "ready", "recorded", "require_name", "seal_audit"),
-        *("start_ephemeral", "store", "tree"),
+        *("others", "reading", "ready", "recorded", "require_mounted", "require_name"),
+        *("seal_audit", "start_ephemeral", "store", "tree"),
     ]
 )
 

@@ -26,7 +26,7 @@ from swampstore.config import Config
 from swampstore.errors import SwampstoreError, SyncNotSupportedError
 from swampstore.files import Announce, Tree, disk_errors, read_file
 from swampstore.files.signature import Signature, signature_of
-from swampstore.layout import EXCHANGE, SIDECAR, SIDECAR_CHAIN, DataRef
+from swampstore.layout import EXCHANGE, METADATA, SIDECAR, SIDECAR_CHAIN, DataRef
 from swampstore.notices import notice
 
 if TYPE_CHECKING:
@@ -206,8 +206,9 @@ class OpenDatastore:
         self.dirty.mark(rel)
 
     def _check_session(self, rel: str) -> None:
-        """Let nothing change after somebody took over the locks of the session."""
+        """Let nothing change below a mount, or after somebody took over locks of the session."""
         del rel
+        self.require_mounted()
         if self._session is not None:
             self._session.check()
 
@@ -228,6 +229,30 @@ class OpenDatastore:
         """Keeps the cache and its remote equal; raise SyncNotSupportedError without a remote."""
         return self.connection.service
 
+    def require_mounted(self) -> None:
+        """Raise StoreNotMountedError if a directory that is used in place seems not to be mounted.
+
+        That is one that is not there or holds nothing, though the catalog knows data of it.
+        """
+        config = self.config
+        if not config.is_shared_in_place or os.path.lexists(f"{config.datastore_dir}/data"):
+            return
+        if not (os.path.lexists(config.base) or self._misses_data()):
+            return  # the first save makes it
+        from swampstore.stores.directory import DirectoryStore
+
+        with DirectoryStore(config.base, is_known=self._misses_data) as store:
+            store.reach()
+
+    def _misses_data(self) -> bool:
+        """Whether the catalog knows data that is not in the repository's own directory."""
+        local = self.config.local_dir
+        places = {local, f"{local}/{self.config.namespace}"}
+        return any(
+            not any(os.path.lexists(f"{place}/{ref.file_rel(top, METADATA)}") for place in places)
+            for ref, top in self.catalog.known_names()
+        )
+
     @cached_property
     def locks(self) -> LockManager:
         """The locks of the datastore that other processes and machines respect too."""
@@ -237,6 +262,7 @@ class OpenDatastore:
         from swampstore.stores.directory import DirectoryStore
 
         base = self.config.base
+        self.require_mounted()
         with disk_errors(base):
             os.makedirs(base, exist_ok=True)
         return LockManager(
@@ -361,12 +387,14 @@ class OpenDatastore:
 
     def refresh(self, ref: DataRef) -> None:
         """Make what the catalog says of one name equal to what is on disk."""
+        self.require_mounted()
         from swampstore.catalog.rebuild import refresh
 
         refresh(self.catalog, self.mutations, ref)
 
     def rebuild_catalog(self, progress: Callable[[int, int], None] | None = None) -> Any:
         """Make the whole catalog equal to what is on disk."""
+        self.require_mounted()
         from swampstore.catalog.rebuild import rebuild
 
         return rebuild(self.catalog, self.mutations, progress)

@@ -19,7 +19,8 @@ from swampstore.artifacts.metadata import (
     guess_content_type,
 )
 from swampstore.artifacts.save import Deleted, to_json_bytes
-from swampstore.errors import NotFoundError, ValidationError
+from swampstore.artifacts.versions import own_numbers, read_metadata
+from swampstore.errors import MetadataError, NotFoundError, ValidationError
 from swampstore.layout import DataRef, ModelRef, check_data_name, split_namespace
 from swampstore.telemetry import traced
 
@@ -171,10 +172,23 @@ class Artifacts:
         if held := self._repo.holder(ref):
             return Deleted(held.store.delete(ref), 0)
         if version is not None:
-            self._repo.version(ref.model, name, version)
+            if not self._is_damaged(ref, version):
+                self._repo.version(ref.model, name, version)
             return self._repo.store.delete_versions(ref, [version])
-        self._repo.require_name(ref.model, name)
+        try:
+            self._repo.require_name(ref.model, name)
+        except NotFoundError:
+            if not any(self._is_damaged(ref, one) for one in own_numbers(self._repo.tree, ref)):
+                raise
         return self._repo.store.delete(ref)
+
+    def _is_damaged(self, ref: DataRef, version: int) -> bool:
+        """Whether there is metadata of a version that nobody can read: no catalog knows of it."""
+        try:
+            read_metadata(self._repo.tree, ref, version)
+        except MetadataError:
+            return True
+        return False
 
     def rename(self, model: str | ModelRef, old: str, new: str) -> Renamed:
         """Give the latest content another name; the old one forwards to it."""

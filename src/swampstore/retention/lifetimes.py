@@ -25,14 +25,15 @@ _UNITS = {
     "y": timedelta(days=365),
 }
 _LIFETIME_WORDS = frozenset({"ephemeral", "infinite", "job", "workflow"})
-_DURATION_HINT = (
-    "write one whole number and one unit: m (minutes), h, d, w, mo (30 days) or y (365 days), "
-    "for example 90m or 2w"
+_DURATION = (
+    "one whole number and one unit: m (minutes), h, d, w, mo (30 days) or y (365 days), "
+    "for example 90m or 2w."
 )
-_LIFETIME_HINT = f"use ephemeral, infinite, job, workflow or a duration; {_DURATION_HINT}"
+_DURATION_HINT = f"Write {_DURATION}"
+_LIFETIME_HINT = f"Use ephemeral, infinite, job, workflow or a duration; write {_DURATION}"
 _POLICY_HINT = (
-    "use the number of versions to keep (1 or more) or how long to keep them; "
-    f"for the latter {_DURATION_HINT}"
+    "Use the number of versions to keep (1 or more) or how long to keep them; "
+    f"for the latter write {_DURATION}"
 )
 
 
@@ -83,7 +84,7 @@ def _parse_duration(text: str) -> timedelta:
     except OverflowError:
         raise ValidationError(
             f"the duration {reprlib.repr(text)} is too long",
-            hint="use a shorter one, or the lifetime infinite to keep data for good",
+            hint="Use a shorter one, or the lifetime infinite to keep data for good.",
         ) from None
 
 

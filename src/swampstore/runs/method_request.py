@@ -46,7 +46,10 @@ class MethodRequest(NamedTuple):
 
 
 class MethodResult(NamedTuple):
-    """How a run ended. `not_pushed` says why what it wrote is here and not on the remote."""
+    """How a run ended. `not_pushed` says why what it wrote is here and not on the remote.
+
+    `hint` says what to do about the error, which the record does not.
+    """
 
     output: Output
     status: str
@@ -54,6 +57,7 @@ class MethodResult(NamedTuple):
     artifacts: tuple[Handle, ...] = ()
     reports: tuple[Any, ...] = ()
     not_pushed: SwampstoreError | None = None
+    hint: str | None = None
     arguments: Mapping[str, Any] = {}
     global_arguments: Mapping[str, Any] = {}
 

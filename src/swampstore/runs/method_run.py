@@ -142,6 +142,7 @@ class _MethodRun:
         self._wanted_reports = self._find_reports() if self._target.definition.reports else []
         self._reports: tuple[WrittenReport, ...] = ()
         self._exit_code = 0
+        self._hint: str | None = None
         self._interrupted_by: BaseException | None = None
         self._tracked: TrackedRun | None = None
 
@@ -299,6 +300,8 @@ class _MethodRun:
         reason = None
         if self._tracked and isinstance(error, RunCancelledError):
             reason = self._tracked.reason
+        if isinstance(error, SwampstoreError) and error.hint:
+            self._hint = self._redactor.text(error.hint)
         return self._record.error(error, reason)
 
     def _result(self, output: Output, not_pushed: SwampstoreError | None) -> MethodResult:
@@ -312,6 +315,7 @@ class _MethodRun:
             artifacts=tuple(self._writing.handles),
             reports=self._reports,
             not_pushed=not_pushed,
+            hint=self._hint,
             arguments=self._redactor.document(given.arguments),
             global_arguments=self._redactor.document(given.global_arguments),
         )

@@ -119,8 +119,9 @@ def _started(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> subproces
             f"there is no command {argv[0]!r}", EXIT_NOT_FOUND, hint="Check its name and PATH."
         ) from None
     except (OSError, ValueError) as error:
+        reason = (isinstance(error, OSError) and error.strerror) or error
         raise CommandError(
-            f"{argv[0]!r} cannot be run: {error}",
+            f"{argv[0]!r} cannot be run: {reason}",
             EXIT_NOT_EXECUTABLE,
             hint="Check that the file is executable.",
         ) from None

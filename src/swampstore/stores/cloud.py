@@ -108,6 +108,15 @@ def translate(error: Exception, bucket: Bucket, operation: str, key: str) -> Sto
     return _refusal(reply, bucket, what)
 
 
+def unusable(error: Exception, bucket: Bucket) -> StoreCredentialsError:
+    """Return the error to raise if no client can be made: the credentials given make no sense."""
+    told = _read(error).told
+    return StoreCredentialsError(
+        f"{bucket.identity} cannot be opened with the credentials that are set: {told}",
+        hint=bucket.remedies.sign_in,
+    )
+
+
 def _read(error: Exception) -> Reply:
     status, code = _STATUS.search(str(error)), _CODE.search(str(error))
     # The first paragraph, without query strings: a signature may be among them.

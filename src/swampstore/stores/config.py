@@ -82,9 +82,12 @@ class Fields:
         """Return a string member that must be there."""
         value = self.text(name)
         if not value:
+            example = (
+                "az://BUCKET/PREFIX?account=NAME" if name == "account" else "s3://BUCKET/PREFIX"
+            )
             raise ConfigError(
                 f"the store's {name} is missing",
-                hint="Give it in the address, as in `swampstore datastore setup s3://BUCKET/PREFIX`,"
+                hint=f"Give it in the address, as in `swampstore datastore setup {example}`,"
                 f' or as a member: --config \'{{"{name}": "..."}}\'.',
             )
         return value
@@ -106,7 +109,8 @@ class Fields:
                 hint=f"Give the host alone as {name}, and credentials through the environment or"
                 " a credentials file.",
             )
-        if value and not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", value):
+        is_url = re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", value)
+        if value and not (is_url and _names_a_host(value)):
             raise self._wrong(name, "a URL such as https://host:9000")
         return value.rstrip("/")
 
@@ -191,6 +195,17 @@ def mapping_from_url(url: str, parameters: Iterable[str]) -> dict[str, str]:
         "bucket": parts.netloc,
         "prefix": unquote(parts.path),
     }
+
+
+def _names_a_host(url: str) -> bool:
+    """Whether the brackets around an address and the number of a port make sense."""
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def split_url(url: str) -> SplitResult:

@@ -20,7 +20,7 @@ from obstore.exceptions import (
     PreconditionError,
 )
 
-from swampstore.stores.cloud import Bucket, translate
+from swampstore.stores.cloud import Bucket, translate, unusable
 from swampstore.stores.config import Limits
 from swampstore.stores.errors import (
     StoreMissingError,
@@ -124,7 +124,10 @@ class ObstoreStore:
         self._make_copier = make_copier
         self._copy_headers = copy_headers
         self._bulk_puts = bulk_puts
-        self._client = make_client(_NO_RETRIES, {})
+        try:
+            self._client = make_client(_NO_RETRIES, {})
+        except _CLIENT_FAILURES as error:
+            raise unusable(error, bucket) from None  # it may quote a key
         self._bucket = bucket
         self._signed = SignedRequests(bucket.timeout)
         self._patient: dict[int, Client] = {}

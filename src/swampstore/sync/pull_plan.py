@@ -424,7 +424,6 @@ class PullPlanner:
             if not rel.endswith(f"/{RAW}") or metadata_beside(rel) in work.downloads:
                 continue
             is_ours = merge.is_content_of_ours(self._context, rel, entry)
-            if not is_ours or self._is_deleted(metadata_beside(rel)):
             if not is_ours or self._files.is_version_deleted(metadata_beside(rel)):
                 del work.downloads[rel]
                 if rel in work.slice_of:

@@ -205,7 +205,8 @@ def _decoded(path: str) -> VaultConfig:
     texts = {name: document.get(name) for name in ("id", "name", "type")}
     for name, text in texts.items():
         if not isinstance(text, str) or not text:
-            raise ConfigError(f"{path}: {name} is {text!r}", hint="Write it as text.")
+            wrong = f"{name} is {text!r}" if text else f"{name} is missing"
+            raise ConfigError(f"{path}: {wrong}", hint="Write it as text.")
     config = document.get("config") or {}
     if not isinstance(config, dict):
         raise ConfigError(f"{path}: config is {config!r}", hint="Write it as a mapping.")

@@ -83,7 +83,7 @@ def _refusal(what: str, line: int | None, problem: str) -> YamlError:
     place = what if line is None else f"{what}, line {line}"
     return YamlError(
         f"{place}: {problem}",
-        hint="correct the file by hand, or restore it from a backup or another copy",
+        hint="Correct the file by hand, or restore it from a backup or another copy.",
     )
 
 

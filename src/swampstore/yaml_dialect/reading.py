@@ -161,13 +161,13 @@ def load_mapping(data: bytes | str, *, what: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise YamlError(
             f"{what} holds {_NAMES.get(type(document), 'a number')} where a mapping belongs",
-            hint="write it as `key: value` lines",
+            hint="Write it as `key: value` lines.",
         )
     for key in document:
         if not isinstance(key, str):
             raise YamlError(
                 f"{what} has the key {key!r}, which is not text",
-                hint=f"put the key in quotes: '{key}'",
+                hint=f"Put the key in quotes: '{key}'.",
             )
     return document
 
@@ -179,5 +179,5 @@ def _decoded(data: bytes, what: str) -> str:
         line = data.count(b"\n", 0, error.start) + 1
         raise YamlError(
             f"{what}, line {line}: the file is not UTF-8 text",
-            hint="save the file as UTF-8, or restore it from a backup",
+            hint="Save the file as UTF-8, or restore it from a backup.",
         ) from error

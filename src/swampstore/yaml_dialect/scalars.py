@@ -75,7 +75,7 @@ def not_writable(value: Any) -> ValidationError:
     """Return the error for a value that has no place in our files."""
     return ValidationError(
         f"{value!r:.60} is a {type(value).__name__}, which cannot be written as YAML",
-        hint="use text, numbers, booleans, lists and mappings; write times as ISO-8601 text",
+        hint="Use text, numbers, booleans, lists and mappings; write times as ISO-8601 text.",
     )
 
 
@@ -94,7 +94,7 @@ def _escape(found: re.Match[str]) -> str:
     if 0xD800 <= code <= 0xDFFF:
         raise ValidationError(
             f"the text {found.string[:40]!r} holds half a character (U+{code:04X})",
-            hint="the text was cut or decoded wrongly; give it as valid Unicode",
+            hint="The text was cut or decoded wrongly; give it as valid Unicode.",
         )
     return _SHORT_ESCAPES.get(character) or (f"\\x{code:02X}" if code < 256 else f"\\u{code:04X}")
 
@@ -104,7 +104,7 @@ def _integer_text(value: int) -> str:
         return f"{value:d}"
     except ValueError as error:
         raise ValidationError(
-            "a number has too many digits to be written", hint="write it as text"
+            "a number has too many digits to be written", hint="Write it as text."
         ) from error
 
 

@@ -48,7 +48,7 @@ def _key_text(key: Any) -> str:
     if len(text) > _LONGEST_KEY:
         raise ValidationError(
             f"the key {text[:40]}... has {len(text)} characters",
-            hint=f"use a key of at most {_LONGEST_KEY} characters",
+            hint=f"Use a key of at most {_LONGEST_KEY} characters.",
         )
     return text
 
@@ -71,7 +71,7 @@ def _block_lines(value: Any, pad: str) -> list[str]:
     if len(pad) >= MAX_DEPTH * len(_STEP):
         raise ValidationError(
             f"the value is nested more than {MAX_DEPTH} levels deep",
-            hint="store deep structures as the content of an artifact",
+            hint="Store deep structures as the content of an artifact.",
         )
     if isinstance(value, Mapping):
         return mapping_lines(value, pad)
@@ -132,7 +132,7 @@ def _merged(before: Any, change: Any) -> Any:
 def _too_intricate(what: str) -> YamlError:
     return YamlError(
         f"{what} is written in a way that cannot be changed without damage",
-        hint="change the file by hand, or write it without anchors and other rare YAML",
+        hint="Change the file by hand, or write it without anchors and other rare YAML.",
     )
 
 

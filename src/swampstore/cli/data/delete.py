@@ -169,7 +169,7 @@ def rename(session: Session, model: str, old: str, new: str) -> None:
         if history and not session.json:
             stay = "stays" if history == 1 else "stay"
             session.note(
-                f"Of {printable(old)}, {counted(history, 'earlier version')} {stay} under that"
+                f"{counted(history, 'earlier version')} of {printable(old)} {stay} under that"
                 f" name: `swampstore log {shell_word(model)} {shell_word(old)}`."
             )
         with session.working(repo, [ref.model]):
