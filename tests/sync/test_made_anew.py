@@ -895,3 +895,31 @@ def test_a_deletion_whose_objects_are_not_gone_yet_stays_where_documents_are_los
     assert remote_index(here.store).entries.keys() == here.files().keys()
     here.push(full=True)  # comes across the note
     assert remote_files(here.store) == here.files()
+
+
+@pytest.mark.parametrize("is_new", [True, False], ids=["newcomer", "known"])
+def test_a_sharded_index_of_which_only_the_monolith_of_before_is_left_can_be_written_again(
+    machine: Open, is_new: bool
+) -> None:
+    here, there, third = machine("here"), machine("there"), machine("third")
+    save(here, version(1))
+    here.push()
+    there.pull()
+    here.service.migrate_index()
+    for rel in version(1):
+        here.delete(rel)
+    here.push()  # with the last entry of a shard goes the shard
+    lose_meta(here)
+    left = {info.key for info in here.store.list() if "lock" not in info.key}
+    assert left == {MONOLITH_KEY, ORIGINS_KEY}
+    if is_new:
+        third.pull()
+        save(third, version(2, "new"))
+        third.push()
+    for one in (there, here, third, there, here, third):
+        one.sync()
+    # Nobody knows any more whether what one still has was deleted.
+    assert here.files() == there.files() == third.files()
+    assert here.files().items() >= version(1).items()
+    assert remote_files(here.store).items() >= here.files().items()
+    assert remote_index(here.store).version == 2

@@ -211,7 +211,8 @@ class Recovery:
         self, shards: Mapping[str, ObjectInfo], etag: str | None, token: str | None
     ) -> MetaSnapshot:
         """Return a version 2 remote as its shards show it; it never becomes version 1 again."""
-        files = self._files.payload(self._files.listed(""))
+        listed = self._files.listed("")
+        files = self._files.payload(listed)
         stored = versions_among(files)
         last = self._last_meta()
         before = self._before_commit(shards)
@@ -224,7 +225,8 @@ class Recovery:
             return MetaSnapshot(2, last, etag=etag, token=token, is_healed=True, is_exact=True)
         # With it, shards may have been lost.
         partitions = {*shards, *(partition_of(rel) for rel in files)}
-        if not partitions and etag is None:
+        # A monolith of before shows that there was an index, and would be in the way of a new one.
+        if not partitions and etag is None and MONOLITH_KEY not in listed:
             return MetaSnapshot(1, exists=False)
         known_seq = self._base.fact(COMMIT_SEQ)
         meta = Meta(
