@@ -157,6 +157,8 @@ class Database(SqliteFile):
         try:
             connection = open_sqlite(self.path)
         except sqlite3.OperationalError as error:
+            if os.path.isfile(self.path) or not os.path.lexists(self.path):
+                raise
             raise DiskError(
                 f"the catalog {self.path} cannot be opened: {error}",
                 hint="Move away what is in its place: it is made anew.",
