@@ -380,3 +380,35 @@ def test_content_that_grew_beyond_what_its_metadata_says_takes_nobodys_place(
     ana("sync")
     synced(bob)
     assert versions(bob)[1] == "one\n"
+
+
+def test_a_number_that_is_used_again_brings_nothing_back_beside_what_a_killed_push_had_sent(
+    ana: Machine,
+    bob: Machine,
+    bucket: Path,
+    tmp_path: Path,
+    capsysbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ana.put(MODEL, "state", "old")
+    for machine in (ana, bob):
+        synced(machine)
+    delete(bob)
+    synced(bob)
+    eve = Machine(tmp_path / "eve", capsysbinary, monkeypatch)
+    eve.use(bucket)
+    save(eve, "new")
+    synced(eve)
+
+    def be_killed(*_: object, **__: object) -> None:
+        raise Killed
+
+    save(ana, "sent")
+    with ana.open() as repo, monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(RemoteIndex, "commit", be_killed)
+        repo.sync.push()
+    delete(ana, 2)
+    for machine in (ana, bob, eve, ana):
+        synced(machine)
+    assert versions(ana) == versions(bob) == versions(eve) == {1: "new"}
+    assert sorted(path.parent.name for path in (bucket / HOME).rglob("raw")) == ["1"]

@@ -79,8 +79,10 @@ _INSERT_UPLOAD = "INSERT OR REPLACE INTO uploads VALUES (?, ?, ?)"
 class Known(NamedTuple):
     """One path as cache and remote last agreed on it.
 
-    `modified` is the index entry's `lastModified`; `etag` the remote object's, if a transfer told
-    it. `held` is the local file as it was when it equalled the remote, looked at no earlier than
+    `modified` is the index entry's `lastModified`, empty if no index that was read has named the
+    path, and a push that was stopped had sent it. `etag` is the remote object's, if a transfer
+    told it.
+    `held` is the local file as it was when it equalled the remote, looked at no earlier than
     `recorded_ns`; None if the content never came here.
     """
 

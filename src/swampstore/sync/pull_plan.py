@@ -260,12 +260,14 @@ class PullPlanner:
     def _is_index_lost(self, work: PullWork, replaced: Collection[str]) -> bool:
         """Whether others have left something out that was not deleted when they did.
 
-        What was deleted here since tells it as well, if anybody has to know.
+        What was deleted here since tells it as well, if anybody has to know; but not what a push
+        of ours had sent when it was stopped, of which no index ever told.
         """
         if work.rescued or self._context.index.leaves_out:
             return True
-        is_asked = bool(replaced and work.deleted)
-        return is_asked and bool(not_deleted(self._context, work.deleted, self._deadline))
+        once_named = {rel: known for rel, known in work.deleted.items() if known.modified}
+        is_asked = bool(replaced and once_named)
+        return is_asked and bool(not_deleted(self._context, once_named, self._deadline))
 
     def _put_off(self, version_rel: str, work: PullWork) -> None:
         reason = "another version has its number since the index was lost; ours gets the next one"
