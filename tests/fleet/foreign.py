@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 from swampstore.artifacts.metadata import Draft, Owner, encode
 from swampstore.clock import from_iso, to_iso
 from swampstore.errors import LockTimeoutError
+from swampstore.index.partitions import MONOLITH_KEY
 from swampstore.index.path_kinds import metadata_beside
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
 from tests.fleet.bucket import FleetStore
+from tests.fleet.documents import index_of
 from tests.fleet.oracle import PEER, WORK
 from tests.fleet.places import Place
 from tests.fleet.world import REPO_ID, Actor, Violation, World
@@ -260,13 +262,30 @@ def migrate(fleet: Fleet, args: dict[str, Any]) -> None:
 
     def work(peer: OldPeer) -> None:
         _, index = _entries(peer)
-        if index == 1 and peer.read(".datastore-index.json"):
+        if index == 1 and peer.read(".datastore-index.json") and not _is_overtaken(fleet):
             peer.migrate()
         if fleet.oracle.is_index_lost:
             # Without `_meta.json` it takes a monolith of before an earlier migration for the index.
             fleet.oracle.left_out(_untold(fleet))
 
     _locked(fleet, FleetStore(fleet.bucket), work)
+
+
+def _is_overtaken(fleet: Fleet) -> bool:
+    """Whether the monolith names content in whose place there is other content by now.
+
+    It is one of before an earlier migration, and `_meta.json` is lost. Whoever takes that for the
+    index leaves entries that fit no object: each pull of those versions fails, and says so.
+    """
+    objects = fleet.bucket.objects
+    if MONOLITH_KEY not in objects:
+        return False
+    named = index_of({MONOLITH_KEY: objects[MONOLITH_KEY].data})
+    return any(
+        entry.get("sha256") not in {None, _sha256(objects[rel].data)}
+        for rel, entry in named.items()
+        if rel in objects
+    )
 
 
 def save_here(fleet: Fleet, args: dict[str, Any]) -> None:
