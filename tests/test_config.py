@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,22 @@ def test_initialising_again_finishes_what_was_only_partially_initialised(repo_di
     (repo_dir / ".swamp.yaml").unlink()
     with init_repo(repo_dir) as repo:
         assert repo.latest(MODEL, "state").bytes() == b"kept"
+
+
+@pytest.mark.parametrize("call", [init_repo, open_repo])
+@pytest.mark.parametrize("kind", ["directory", "link to nowhere"])
+def test_what_is_no_file_in_place_of_the_marker_is_named(
+    tmp_path: Path, call: Callable[[Path], object], kind: str
+) -> None:
+    path = tmp_path / ".swamp.yaml"
+    if kind == "directory":
+        path.mkdir()
+    else:
+        path.symlink_to("nowhere")
+    with pytest.raises(RepoDamagedError, match=re.escape(str(path))) as caught:
+        call(tmp_path)
+    assert "Move it away" in (caught.value.hint or "")
+    assert not (tmp_path / ".swamp").exists()
 
 
 def test_the_home_of_other_clients_is_no_damaged_repository(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ class RepoNotFoundError(NotFoundError):
 
 
 class RepoDamagedError(SwampstoreError):
-    """There is a `.swamp` directory but no marker file: initialisation stopped half-way."""
+    """There is a `.swamp` directory but no marker file, or something else in its place."""
 
     code = "repo_partially_initialised"
 

@@ -218,6 +218,19 @@ def check_segment(what: str, value: str) -> str:
     return value
 
 
+def check_model_name(name: str) -> str:
+    """Return `name` if a model can be found by it, which is more than a new definition may have."""
+    is_scoped = name.startswith("@") and "/" in name
+    if not name:
+        raise ValidationError("the name of the model is empty", hint="Give it at least one letter.")
+    if ".." in name or "\\" in name or "\0" in name or ("/" in name and not is_scoped):
+        raise ValidationError(
+            f"the name {name!r} holds '..', a slash, a backslash or a NUL",
+            hint="Use a-z, 0-9, '-' and '_', or @collective/name.",
+        )
+    return name
+
+
 def check_data_name(name: str) -> str:
     """Return `name` if data may be saved under it."""
     check_segment("data name", name)

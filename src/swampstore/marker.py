@@ -46,7 +46,7 @@ def find_repo(start: str | None, environ: Mapping[str, str]) -> str:
     """Return the repository that `start` (default: `SWAMP_REPO_DIR`, else here) is in.
 
     An explicit directory may be anywhere inside the repository. Raises RepoNotFoundError, or
-    RepoDamagedError for a `.swamp` without its marker.
+    RepoDamagedError for a `.swamp` without its marker, or something else in the marker's place.
     """
     origin = os.path.abspath(start or environ.get("SWAMP_REPO_DIR") or os.getcwd())
     if not os.path.isdir(origin):
@@ -54,6 +54,7 @@ def find_repo(start: str | None, environ: Mapping[str, str]) -> str:
     for directory in _upwards(origin):
         if os.path.isfile(f"{directory}/{MARKER}"):
             return directory
+        _check_not_in_the_way(f"{directory}/{MARKER}")
         if os.path.isdir(f"{directory}/{LOCAL_DIR}/data"):
             raise RepoDamagedError(
                 f"{directory} has a {LOCAL_DIR} directory but no {MARKER}",
@@ -63,6 +64,16 @@ def find_repo(start: str | None, environ: Mapping[str, str]) -> str:
         f"{origin} is not in a swamp repository (no {MARKER} here or above)",
         hint="Run `swampstore init` to make one, or point --repo at one.",
     )
+
+
+def _check_not_in_the_way(path: str) -> None:
+    """Raise RepoDamagedError for a directory, say, or a link to nowhere in place of the marker."""
+    if os.path.lexists(path) and not os.path.isfile(path):
+        what = "a directory" if os.path.isdir(path) else "no file that can be read"
+        raise RepoDamagedError(
+            f"{path} is {what}, where the settings of a repository belong",
+            hint="Move it away, then put the file back, or run `swampstore init` to make one.",
+        )
 
 
 def _upwards(directory: str) -> Iterator[str]:
@@ -99,7 +110,8 @@ def _yaml_errors(path: str) -> Iterator[None]:
 def initialise(directory: str, repo_id: str, now_iso: str, schema: str = "") -> str:
     """Make `directory` a repository and return it; raise AlreadyExistsError if it is one.
 
-    Raises ValidationError for a directory in which swampstore keeps data already. With a `schema`
+    Raises ValidationError for a directory in which swampstore keeps data already, RepoDamagedError
+    where something else than a file is in the place of the marker. With a `schema`
     editors are told by it which keys the marker may have.
     """
     from swampstore import yaml_dialect
@@ -111,6 +123,7 @@ def initialise(directory: str, repo_id: str, now_iso: str, schema: str = "") -> 
             f"{repo_dir} is part of a {LOCAL_DIR} directory, where the data of repositories is",
             hint="Choose a directory of your own.",
         )
+    _check_not_in_the_way(path)
     if os.path.lexists(path):
         raise AlreadyExistsError(
             f"{repo_dir} is a swamp repository already", hint=f"Edit {path} to change its settings."

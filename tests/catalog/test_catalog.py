@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from swampstore.catalog.catalog import Catalog
 from swampstore.catalog.database import MemoryDatabase
 from swampstore.catalog.select import Query
 from swampstore.catalog.statements import POINT_LOOKUPS
-from swampstore.errors import ContentMissingError, SwampstoreError
+from swampstore.errors import ContentMissingError, DiskError, SwampstoreError
 from swampstore.files import Tree
 
 MODEL = "aws/ec2/i-1"
@@ -388,6 +389,17 @@ class TestHealing:
         done = repo.rebuild_catalog()
         assert done.unreadable == 1
         assert repo.latest(MODEL, "a").bytes() == b"1"
+
+    def test_data_of_which_nothing_can_be_read_is_not_taken_for_none(
+        self, repo: Repo, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def scandir(path: str) -> Any:
+            raise PermissionError(13, "Permission denied", path)
+
+        monkeypatch.setattr("swampstore.artifacts.versions.os.scandir", scandir)
+        place = re.escape(repo.tree.path("data"))
+        with pytest.raises(DiskError, match=f"{place}: permission denied"):
+            repo.rebuild_catalog()
 
     def test_a_rebuild_handles_a_name_with_very_many_versions(
         self, repo: Repo, monkeypatch: pytest.MonkeyPatch

@@ -244,6 +244,19 @@ def test_a_store_that_does_not_answer_is_refused(ana: Machine, bucket: Path) -> 
     assert settings(ana) is None
 
 
+@pytest.mark.parametrize("options", [[], ["--skip-migration"], ["--namespace", "infra"]])
+def test_a_bucket_that_is_the_repository_itself_is_refused(
+    ana: Machine, options: list[str]
+) -> None:
+    before = sorted(ana.repo_dir.iterdir())
+    error = ana("datastore", "setup", f"file://{ana.repo_dir}", *options, "--json").error
+    assert error["code"] == "validation_failed"
+    assert "is the repository itself" in error["error"]
+    assert settings(ana) is None
+    assert sorted(ana.repo_dir.iterdir()) == before
+    assert ana.get(MODEL, "state") == "two"
+
+
 def test_a_kind_of_store_that_is_not_installed_is_refused(ana: Machine) -> None:
     error = ana("datastore", "setup", "mongo", "--config", "{}", "--json").error
     assert error["code"] == "config_invalid"

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from swampstore import init_repo, open_repo
+from swampstore.errors import DiskError
 from swampstore.files import make_shared
+from swampstore.repo.models import list_models
 from tests.support.forked import in_child
 
 MODEL = "aws/ec2/i-1"
@@ -85,6 +87,22 @@ def test_a_question_of_somebody_who_may_only_read_leaves_nothing_behind(director
     as_user(EVE, lambda: ask(shared))
     assert sorted(os.listdir(shared / ".swamp")) == before
     as_user(ANA, lambda: save(shared))
+
+
+def test_who_may_not_look_into_a_repository_is_told_so_and_not_that_it_is_empty(
+    directory: Path,
+) -> None:
+    shared = made_by_ana(directory, 0o755)
+    as_user(ANA, lambda: save(shared))
+    (shared / ".swamp").chmod(0o700)
+    as_user(EVE, lambda: _is_refused(shared))
+
+
+def _is_refused(directory: Path) -> None:
+    with open_repo(directory, durable=False) as repo:
+        for question in (repo.query, lambda: list_models(repo)):
+            with pytest.raises(DiskError, match=f"{directory}/.swamp/data: permission denied"):
+                question()
 
 
 def test_a_catalog_that_only_its_owner_writes_is_read_by_the_group(directory: Path) -> None:

@@ -114,6 +114,15 @@ def test_a_workflow_of_the_specification_is_read_member_by_member() -> None:
         ),
         ("{name: a, task: {type: assert, exp: 'true'}}", "'expr'", "'exp'"),
         ("{name: a, task: {type: model_method, methodName: x}}", "which model", "modelIdOrName"),
+        ("{name: 5, task: {type: assert, expr: x}}", "should be text", "quotes: name: '5'"),
+        ("{name: a, task: {type: assert, expr: [x]}}", "should be text", "one text, expr: TEXT"),
+        ("{name: a, task: {type: assert, expr: ' '}}", "should be text", "Write expr: TEXT"),
+        (
+            "{name: a, task: {type: assert, expr: x},"
+            " dataOutputOverrides: [{specName: s, tags: {env: [x]}}]}",
+            "should be text",
+            "env: TEXT",
+        ),
         ("{name: a, task: {type: assert, expr: x}, retry: {attempts: 0}}", "attempts", None),
         ("{name: a, task: {type: assert, expr: x}, timeout: soon}", "length of time", "90s"),
         ("{name: 'a-${{ self.x }}', task: {type: assert, expr: x}}", "no forEach", None),

@@ -18,6 +18,7 @@ from swampstore.runs.processes import Interruption
 from swampstore.runs.workflow import approval
 from swampstore.runs.workflow.events import Event, WorkflowListener
 from swampstore.runs.workflow.files import Workflows
+from swampstore.runs.workflow.preview import problems
 from swampstore.runs.workflow.record import LiveRecord, RunRecord, RunRecords
 from swampstore.runs.workflow.resume import find_run
 from swampstore.runs.workflow.runner import (
@@ -499,3 +500,41 @@ def test_a_workflow_that_was_copied_with_its_name_and_id_is_told_of(
     assert outcome.status == 1
     assert "2 workflows have this name: workflows/workflow-copy.yaml, " in outcome.out
     assert "2 workflows have this id: workflows/workflow-copy.yaml, " in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("members", "member"),
+    [
+        ({"task": {"type": "assert", "expr": "1 +"}}, "task.expr"),
+        ({"task": {"type": "assert", "expr": "${{ 1 + }}"}}, "task.expr"),
+        ({"guard": "1 +"}, "guard"),
+        ({"task": {"type": "manual_approval", "prompt": "go ${{ 1 + }}?"}}, "task.prompt"),
+        (
+            {"task": {"type": "workflow", "workflowIdOrName": "w", "inputs": {"a": ["${{1 +}}"]}}},
+            "task.inputs.a[0]",
+        ),
+        ({"forEach": {"item": "i", "in": "${{ 1 + }}"}}, "forEach.in"),
+    ],
+)
+def test_an_expression_that_cannot_be_parsed_is_told_of_before_a_run(
+    repo: Repo, members: dict[str, Any], member: str
+) -> None:
+    task = {"type": "assert", "expr": "inputs.later == data.latest('a/b', 'c').attributes.d"}
+    write(repo, "w", [{"name": "j", "steps": [{"name": "s", "task": task, **members}]}])
+    problem = problems(repo, Workflows(repo).require("w"))[0]
+    told = f"j/s: {member}: ${{{{ 1 + }}}}: The expression ends too early, at position 4. "
+    assert problem.startswith(told)
+
+
+def test_expressions_that_can_be_parsed_are_not_evaluated_to_be_checked(repo: Repo) -> None:
+    text = "a ${{ inputs.none }} ${{ vault.get(some, key) }} ${{ self.x[?0].orValue('-') }}"
+    steps = [step("s", text, guard="${{ data.latest('a/b', 'c').attributes.d > 1 }}")]
+    write(repo, "w", [{"name": "j", "steps": steps}])
+    assert not problems(repo, Workflows(repo).require("w"))
+
+
+def test_a_run_tells_on_one_line_what_is_wrong_with_an_expression(repo: Repo) -> None:
+    task = {"type": "assert", "expr": "1 +", "message": "no"}
+    write(repo, "w", [{"name": "j", "steps": [{"name": "s", "task": task}]}])
+    error = run(repo).record.jobs[0].steps[0].error
+    assert error == "no: ${{ 1 + }}: The expression ends too early, at position 4"

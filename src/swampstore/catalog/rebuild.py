@@ -27,7 +27,7 @@ from swampstore.catalog.disk_rows import (
     read_name,
 )
 from swampstore.errors import MetadataError
-from swampstore.files import Tree
+from swampstore.files import Tree, disk_errors
 from swampstore.layout import METADATA, DataRef
 from swampstore.notices import notice
 
@@ -82,7 +82,7 @@ def rebuild(
 
     Rows of names whose directory is gone are removed; rows of other namespaces stay. `progress`
     is told the names and versions so far, `note` what is noteworthy. May be interrupted at any
-    time and run again.
+    time and run again. Raises DiskError if there may be data, and none of it can be read.
     """
     mutations.recover()
     walk = _Walk(mutations.tree, note)
@@ -93,6 +93,8 @@ def rebuild(
         names += len(batch)
         if progress:
             progress(names, versions)
+    if names == 0:
+        walk.check()
     removed = 0 if walk.unreadable else _remove_orphans(catalog, mutations, note)
     catalog.forget_unused_words()
     if not walk.unreadable:
@@ -111,14 +113,22 @@ class _Walk:
 
     def __init__(self, tree: Tree, note: Note) -> None:
         self.unreadable = 0
+        self._first: OSError | None = None
         self._tree = tree
         self._note = note
 
     def names(self) -> Iterator[DataRef]:
         return data_names(self._tree, self._complain)
 
+    def check(self) -> None:
+        """Raise DiskError that names the first branch which could not be read, if there is one."""
+        if self._first is not None:
+            with disk_errors(self._tree.base):
+                raise self._first
+
     def _complain(self, place: str, error: OSError) -> None:
         self.unreadable += 1
+        self._first = self._first or error
         notice("%s cannot be read: %s", place, error.strerror)
         rel = _rel(self._tree, place)
         self._note(Noted("unreadable-directory", rel, error.strerror or str(error)))

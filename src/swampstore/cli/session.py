@@ -63,6 +63,11 @@ class Session:
 
         self.repo = open_repo(self.repo_dir, datastore=self.datastore)
         self.repo.is_audited = True  # one event for the command will do
+        if self.datastore and (remote := self.repo.config.remote):
+            # What only reads the cache would never ask the store whether there is such a thing.
+            from swampstore.stores import store_config
+
+            store_config(remote.target, remote.config)
         if self.verbose:
             config = self.repo.config
             self.note(f"repository {config.repo_dir}, {config.datastore_type} at {config.base}")

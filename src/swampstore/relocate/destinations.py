@@ -136,8 +136,8 @@ class Cache:
     @property
     def directory(self) -> str | None:
         """Where a remote that is a directory has its objects."""
-        root = self._store.identity.removeprefix(_DIRECTORY)
-        return None if root == self._store.identity else f"{root}/{self.names.remote('')}"
+        root = _root(self._store)
+        return None if root is None else f"{root}/{self.names.remote('')}"
 
     def knows(self, version_rel: str) -> bool:
         """Whether a version came from the remote, or was pushed there."""
@@ -383,6 +383,22 @@ def check_apart(source: str, target: str | None, subdirs: Sequence[str]) -> None
             f"{target} is where the data is already, in {source}",
             hint="Choose a directory of its own.",
         )
+
+
+def check_no_repository(repo_dir: str, store: Store) -> None:
+    """Raise ValidationError for a bucket that is the directory of the repository itself."""
+    root = _root(store)
+    if root is not None and _is_one_directory(os.path.realpath(repo_dir), os.path.realpath(root)):
+        raise ValidationError(
+            f"{root} is the repository itself, and can be no bucket for it",
+            hint="Choose a directory of its own.",
+        )
+
+
+def _root(store: Store) -> str | None:
+    """Return where a store that is a directory has its objects."""
+    root = store.identity.removeprefix(_DIRECTORY)
+    return None if root == store.identity else root
 
 
 def _is_one_directory(ours: str, theirs: str) -> bool:

@@ -27,6 +27,7 @@ from swampstore.relocate.destinations import (
     Cache,
     Destination,
     check_apart,
+    check_no_repository,
     check_writable,
     destination_of,
     is_below,
@@ -87,13 +88,15 @@ class Setup:
     def check(self) -> None:
         """Make sure, before anything is done, that the destination can be relied on.
 
-        Raises UntrustworthyStoreError and other errors of the store, DiskError for a directory.
+        Raises UntrustworthyStoreError and other errors of the store, DiskError for a directory,
+        ValidationError for a bucket that is the repository itself.
         """
         config = self._there.config
         if config.remote is None:
             check_writable(config.base)
             return
         store = self._there.connection.store
+        check_no_repository(config.repo_dir, store)
         examine(store).check()
         report = probe(store)
         report.check()

@@ -22,7 +22,13 @@ from swampstore.errors import (
     ValidationError,
 )
 from swampstore.files import read_file
-from swampstore.layout import AUTO_DEFINITIONS, EVALUATED_DEFINITIONS, ModelRef, normalise_type
+from swampstore.layout import (
+    AUTO_DEFINITIONS,
+    EVALUATED_DEFINITIONS,
+    ModelRef,
+    check_model_name,
+    normalise_type,
+)
 from swampstore.notices import did_you_mean
 from swampstore.repo.definition_files import (
     DefinitionFile,
@@ -364,7 +370,7 @@ def decode(document: Mapping[str, Any], path: str) -> Definition:
     definition = Definition(
         type=members.checked("type", normalise_type),
         id=members.checked("id", lambda text: ModelRef.of("any", text).id),
-        name=members.checked("name", _check_name),
+        name=members.checked("name", check_model_name),
         version=members.version(),
         type_version=members.type_version(),
         tags=members.tags(),
@@ -383,17 +389,6 @@ def decode(document: Mapping[str, Any], path: str) -> Definition:
             name: rest for name, one in methods.items() if (rest := one.without("arguments"))
         },
     )
-
-
-def _check_name(name: str) -> str:
-    """Return a name that may be loaded, which is more than may be made."""
-    scoped = name.startswith("@") and "/" in name
-    if ".." in name or "\\" in name or "\0" in name or ("/" in name and not scoped):
-        raise ValidationError(
-            f"the name {name!r} holds '..', a slash, a backslash or a NUL",
-            hint="Use a-z, 0-9, '-' and '_', or @collective/name.",
-        )
-    return name
 
 
 class _Members:

@@ -198,15 +198,49 @@ def is_true(expression: str, scope: Scope, member: str = "") -> bool:
     Null does not; other values count if there is something: a number but 0, a list with items.
     Raises ExpressionError for text, which is neither, and for whatever is wrong with it.
     """
-    text = expression.strip()
-    found = EXPRESSION.match(text)
-    source = found[1] if found and found.end() == len(text) else text
+    source = _without_braces(expression)
     value = _evaluated(source, scope, member)
     if isinstance(value, str):
         if value in ("true", "false"):
             return value == "true"
         raise _error(scope, member, source, f"it is the text {value!r}, not true or false", "")
     return bool(value)
+
+
+def check_condition(expression: str, member: str = "") -> None:
+    """Raise ExpressionError for a condition that cannot be parsed; nothing is evaluated."""
+    _check_source(_without_braces(expression), member)
+
+
+def check_document(value: Any, member: str = "") -> None:
+    """Raise ExpressionError if an expression in a document cannot be parsed; none is evaluated."""
+    match value:
+        case str():
+            for found in EXPRESSION.finditer(value):
+                _check_source(found[1], member)
+            _check_ends(EXPRESSION.sub("", value), Scope(None), member)
+        case Mapping():
+            for key, one in value.items():
+                check_document(one, f"{member}.{key}")
+        case list() | tuple():
+            for at, one in enumerate(value):
+                check_document(one, f"{member}[{at}]")
+
+
+def _check_source(source: str, member: str) -> None:
+    source = source.strip()
+    if is_literal(source) or parse_reference(f"{_OPENING}{source}}}}}"):
+        return
+    try:
+        _parsed(source)
+    except QueryError as error:
+        raise _error(Scope(None), member, source, _reason(error), error.hint) from error
+
+
+def _without_braces(condition: str) -> str:
+    text = condition.strip()
+    found = EXPRESSION.match(text)
+    return found[1] if found and found.end() == len(text) else text
 
 
 def mentions(value: Any, name: str) -> bool:
@@ -251,11 +285,16 @@ def _text(text: str, scope: Scope, member: str) -> Any:
             raise _error(scope, member, found[1], error.message, error.hint) from error
         at = found.end()
     rest = text[at:]
+    _check_ends(rest, scope, member)
+    return "".join([*parts, rest])
+
+
+def _check_ends(rest: str, scope: Scope, member: str) -> None:
+    """Raise ExpressionError for what begins in a text behind its last whole expression."""
     if _OPENING in rest:
         raise _error(
             scope, member, rest[rest.index(_OPENING) + 3 :], "it has no end", "Close it with }}."
         )
-    return "".join([*parts, rest])
 
 
 def _kept_or_value(found: re.Match[str], scope: Scope, member: str) -> Any:
@@ -284,8 +323,12 @@ def _evaluated(source: str, scope: Scope, member: str) -> Any:
             return _with_secret(expr, source, scope)
         return scope.evaluation.value(expr, source)
     except (QueryError, ValidationError) as error:
-        reason = error.message.replace("The query", "The expression")
-        raise _error(scope, member, source, reason, error.hint) from error
+        raise _error(scope, member, source, _reason(error), error.hint) from error
+
+
+def _reason(error: SwampstoreError) -> str:
+    """Return what is wrong on one line, as records keep it; the expression is told before it."""
+    return error.message.partition(":\n")[0].replace("The query", "The expression")
 
 
 def _follow(scope: Scope, root: str, names: list[str]) -> Any:

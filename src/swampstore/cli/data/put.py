@@ -20,7 +20,7 @@ from swampstore.cli.session import Session
 from swampstore.errors import ValidationError
 from swampstore.files import disk_errors
 from swampstore.formats import whole_number
-from swampstore.layout import check_data_name, split_namespace
+from swampstore.layout import check_data_name, check_model_name, split_namespace
 from swampstore.notices import shell_word
 
 if TYPE_CHECKING:
@@ -194,6 +194,8 @@ def _details(
         chosen["specName"] = spec
     if model_name is not None:
         chosen["modelName"] = model_name
+    if (named := chosen.get("modelName")) is not None:
+        check_model_name(named)
     if no_inherit and untag:
         raise click.UsageError("--no-inherit keeps no tags, so there is none to --untag.")
     wanted: dict[str, Any] = {

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 from swampstore.errors import SwampstoreError
 from swampstore.runs.inputs import check_inputs
 from swampstore.runs.workflow.attempts import address_of
-from swampstore.runs.workflow.definition import Job, MethodTask, Step, Workflow, WorkflowTask
+from swampstore.runs.workflow.definition import (
+    ApprovalTask,
+    AssertTask,
+    Job,
+    MethodTask,
+    Step,
+    Workflow,
+    WorkflowTask,
+)
 from swampstore.runs.workflow.files import Workflows
 from swampstore.runs.workflow.nesting import check_nesting
 from swampstore.runs.workflow.plan import expanded_name, items_of, levels, limit_of
@@ -99,10 +107,44 @@ def problems(repo: Repo, workflow: Workflow, ancestors: tuple[str, ...] = ()) ->
     workflows = Workflows(repo)
     for job in workflow.jobs:
         for step in job.steps:
+            place = f"{job.name}/{step.name}"
+            found += [f"{place}: {problem}" for problem in _wrong_expressions(step)]
             try:
                 _check_step(repo, workflows, workflow, step, ancestors)
             except SwampstoreError as error:
-                found.append(f"{job.name}/{step.name}: {error.message}")
+                found.append(f"{place}: {error.message}")
+    return found
+
+
+def _wrong_expressions(step: Step) -> list[str]:
+    """Return what is wrong with expressions of a step that cannot be parsed, member by member."""
+    from swampstore.runs.expressions import check_condition, check_document
+
+    documents: dict[str, Any] = {"name": step.name}
+    conditions = {"guard": step.guard}
+    if step.for_each is not None:
+        documents["forEach.in"] = step.for_each.expression
+    match step.task:
+        case MethodTask() as task:
+            documents["task.modelIdOrName"] = task.model
+            documents["task.inputs"] = task.inputs
+            documents["task.globalArgs"] = task.global_arguments
+            documents["task.command"] = task.command
+        case WorkflowTask() as task:
+            documents["task.workflowIdOrName"] = task.workflow
+            documents["task.inputs"] = task.inputs
+        case ApprovalTask() as task:
+            documents["task.prompt"] = task.prompt
+        case AssertTask() as task:
+            conditions["task.expr"] = task.expr
+    found: list[str] = []
+    for check, members in ((check_document, documents), (check_condition, conditions)):
+        for member, value in members.items():
+            try:
+                if value is not None:
+                    check(value, member)
+            except SwampstoreError as error:
+                found.append(f"{error.message}. {error.hint}" if error.hint else error.message)
     return found
 
 

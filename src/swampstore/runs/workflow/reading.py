@@ -56,7 +56,9 @@ class Members:
         if value is None:
             self.required(key)
         if not isinstance(value, str) or not value.strip():
-            raise self.wrong(f"has {_shown(value)} as {key!r}, which should be text")
+            raise self.wrong(
+                f"has {_shown(value)} as {key!r}, which should be text", _as_text(key, value)
+            )
         return value
 
     def optional_text(self, key: str) -> str | None:
@@ -130,7 +132,10 @@ class Members:
         found = self.mapping(key)
         for name, value in found.items():
             if not isinstance(value, str | int | float):
-                raise self.wrong(f"has {_shown(value)} as {key}.{name}, which should be text")
+                raise self.wrong(
+                    f"has {_shown(value)} as {key}.{name}, which should be text",
+                    _as_text(name, value),
+                )
         return {
             name: str(value).lower() if isinstance(value, bool) else str(value)
             for name, value in found.items()
@@ -150,6 +155,15 @@ def listed(words: Iterable[str], most: int = 12) -> str:
     found = list(words)
     more = f" and {len(found) - most} more" if len(found) > most else ""
     return ", ".join(found[:most]) + more
+
+
+def _as_text(key: str, value: Any) -> str:
+    """Return how to write a member as text."""
+    if isinstance(value, str):
+        return f"Write {key}: TEXT, with something in TEXT."
+    if value is None or isinstance(value, list | Mapping):
+        return f"Write one text, {key}: TEXT; in quotes if it begins with {{ or [, or holds ': '."
+    return f"Put it in quotes: {key}: '{value}'."
 
 
 def _shown(value: Any) -> str:
