@@ -77,6 +77,12 @@ def published(machine: Machine, tmp_path: Path) -> list[tuple[str, str, int]]:
     return [(row["model_id"], row["data_name"], row["version"]) for row in rows]
 
 
+def published_sizes(tmp_path: Path, model: str) -> list[tuple[str, str, int, int]]:
+    rows = json.loads((tmp_path / "bucket/infra" / EXPORT).read_bytes())
+    found = [(row["model_id"], row["data_name"], row["version"], row["size"]) for row in rows]
+    return sorted(one for one in found if one[0] == model)
+
+
 # Publishing --------------------------------------------------------------------------------
 
 
@@ -235,6 +241,55 @@ def test_what_was_pushed_while_exports_are_put_off_is_in_the_next_one(
     assert sorted(published(infra, tmp_path)) == shown
     with second.open() as repo:
         assert not repo.catalog.untold[0]
+
+
+@pytest.mark.parametrize("change", ["delete", "delete version", "append", "rename"])
+@pytest.mark.parametrize("is_published", [False, True])
+def test_a_change_of_what_was_exported_before_exports_were_put_off_is_in_the_next_one(
+    infra: Machine,
+    machine: MakeMachine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: str,
+    is_published: bool,
+) -> None:
+    # Stores date objects in whole seconds: within one, every row counts as newer than the export.
+    monkeypatch.setattr(export, "_is_after", lambda *_: False)
+    model = "aws/ec2/i-2"
+    second = machine("infra-2", "infra")
+    assert second("sync", "--full").status == 0
+    with second.open() as repo, repo.session([model]):
+        repo.artifacts.save(model, "state", "1")
+        repo.artifacts.save(model, "state", "2", streaming=True)
+    with infra.open() as repo, repo.session([WEB]):
+        repo.artifacts.save(WEB, "other", "x")
+    monkeypatch.setattr(export, "SMALL_ROWS", 0)
+    with second.open() as repo, repo.session([model]):
+        if change == "append":
+            repo.artifacts.append(model, "state", "and more")
+        elif change == "rename":
+            repo.artifacts.rename(model, "state", "new")
+        else:
+            version = 1 if change == "delete version" else None
+            repo.artifacts.delete(model, "state", version=version)
+    old = [("i-2", "state", 1, 1), ("i-2", "state", 2, 1)]
+    assert published_sizes(tmp_path, "i-2") == old
+    monkeypatch.setattr(export, "SMALL_ROWS", 5_000)
+    if is_published:
+        with infra.open() as repo, repo.session([WEB]):
+            repo.artifacts.save(WEB, "other", "y")
+        assert published_sizes(tmp_path, "i-2") == old
+    with second.open() as repo, repo.session(["aws/ec2/i-3"]):
+        repo.artifacts.save("aws/ec2/i-3", "state", "1")
+    assert (
+        published_sizes(tmp_path, "i-2")
+        == {
+            "delete": [],
+            "delete version": old[1:],
+            "append": [old[0], ("i-2", "state", 2, 9)],
+            "rename": [("i-2", "new", 1, 1), *old],
+        }[change]
+    )
 
 
 def test_two_machines_of_a_namespace_do_not_quarrel_about_the_export(

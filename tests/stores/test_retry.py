@@ -23,6 +23,7 @@ from swampstore.stores.errors import (
 from swampstore.stores.memory import MemoryStore
 from swampstore.stores.protocol import Fetched, Written
 from swampstore.stores.retry import RetryingStore, RetryPolicy
+from tests.support.locking import eventually
 
 UNREACHABLE = StoreUnreachableError("no answer", hint="Try again.")
 
@@ -374,6 +375,37 @@ def test_a_store_that_takes_connections_and_its_time_is_waited_for(
         silent.put("a", b"x")
         threading.Timer(0.2, silent.answer.set).start()
         assert RetryingStore(silent).get("a").data == b"x"
+
+
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_whoever_is_interrupted_while_the_first_request_begins_waits_for_it_or_it_is_not_made(
+    monkeypatch: pytest.MonkeyPatch, is_sent: bool
+) -> None:
+    start = threading.Thread.start
+    begun: list[threading.Thread] = []
+    silent = Silent("http://127.0.0.1:1")
+    silent.is_slow_to_write = True
+
+    def interrupted(thread: threading.Thread) -> None:
+        if thread.name != "first request":
+            start(thread)
+            return
+        begun.append(thread)
+        if is_sent:
+            start(thread)
+            eventually(lambda: silent.asked == ["lock"])
+            threading.Timer(0.2, silent.answer.set).start()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        RetryingStore(silent).put_if_absent("lock", b"x")
+    assert [info.key for info in silent.list("")] == ["lock"] * is_sent
+    if not is_sent:
+        silent.answer.set()
+        start(begun[0])
+    begun[0].join()
+    assert silent.asked == ["lock"] * is_sent
 
 
 def test_who_has_answered_once_is_never_doubted(monkeypatch: pytest.MonkeyPatch) -> None:

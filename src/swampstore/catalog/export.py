@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from json.encoder import encode_basestring as _quoted
@@ -345,7 +345,7 @@ def _rows(catalog: Catalog, published: Published | None, untold: _Below) -> Iter
             is_told = True
             if ref in untold:
                 known.add(ref)
-                is_told = rows[-1].id in told.get(ref, ())
+                is_told = _is_told(rows, told.get(ref, {}))
             if (
                 not is_told
                 or may_wait(ref.model)
@@ -363,18 +363,38 @@ def _shown(rows: Iterable[Row]) -> Iterator[Row]:
     return (row for row in rows if not row.is_deleted and not row.deferred)
 
 
-def _told(file: BinaryIO, namespace: str, chosen: _Below) -> dict[DataRef, set[str]] | None:
-    """Return the ids of versions that an export tells of chosen names, None if it is nonsense."""
-    found: dict[DataRef, set[str]] = {}
+def _told(
+    file: BinaryIO, namespace: str, chosen: _Below
+) -> dict[DataRef, dict[int, tuple[str, int]]] | None:
+    """Return id and size of the versions that an export tells of chosen names, by number.
+
+    None if it is nonsense.
+    """
+    found: dict[DataRef, dict[int, tuple[str, int]]] = {}
     try:
         for row in ExportedRows(file, namespace):
             if row.ref in chosen:
-                found.setdefault(row.ref, set()).add(row.id)
+                found.setdefault(row.ref, {})[row.version] = (row.id, row.size)
     except ValidationError as error:
         notice("%s", error.message)
         return None
     file.seek(0)
     return found
+
+
+def _is_told(rows: Sequence[Row], told: Mapping[int, tuple[str, int]]) -> bool:
+    """Whether what an export tells of a name was read after all that was done to it here.
+
+    It has our newest version then, none that we deleted below that, and whatever we appended.
+    """
+    newest = rows[-1]
+    if told.get(newest.version, ("", 0))[0] != newest.id:
+        return False
+    sizes = {row.version: row.size for row in rows}
+    return all(
+        version > newest.version or (version in sizes and size >= sizes[version])
+        for version, (_, size) in told.items()
+    )
 
 
 def _is_after(row: Row, moment: datetime) -> bool:

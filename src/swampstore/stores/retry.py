@@ -143,22 +143,27 @@ class RetryingStore(StoreWrapper):
         written must be there for those who then tidy up.
         """
         done: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+        turn, ended = threading.Lock(), threading.Event()
 
         def ask() -> None:
+            if not turn.acquire(blocking=False):
+                return  # whoever asked was interrupted before anything was sent
             try:
                 done.put((send(), None))
             except BaseException as error:  # noqa: BLE001 - raised where the answer is waited for
                 done.put((None, error))
+            finally:
+                ended.set()
 
-        asking = threading.Thread(target=ask, name="first request", daemon=True)
-        asking.start()
         try:
+            # It may have sent something before `start` returns, or is interrupted.
+            threading.Thread(target=ask, name="first request", daemon=True).start()
             answer, error = self._awaited(done, endpoint)
         except StoreUnreachableError:
             raise
         except BaseException:
-            if writes:
-                asking.join()
+            if writes and not turn.acquire(blocking=False):
+                ended.wait()
             raise
         if error is not None:
             raise error
