@@ -88,7 +88,9 @@ class Seconds(click.ParamType[float]):
         if seconds <= 0:
             self.fail(f"{seconds:g} is too small, it must be more than 0.", param, ctx)
         if seconds > LARGEST_NUMBER:
-            self.fail(f"{seconds:g} is too large, the most is {LARGEST_NUMBER} seconds.", param, ctx)
+            self.fail(
+                f"{seconds:g} is too large, the most is {LARGEST_NUMBER} seconds.", param, ctx
+            )
         return seconds
 
 
