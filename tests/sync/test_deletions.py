@@ -218,6 +218,27 @@ def test_a_version_that_was_overwritten_is_kept_where_all_of_an_index_without_or
         assert versions(machine, "other") == {1: "other"}
 
 
+def test_a_version_that_was_overwritten_is_kept_where_the_new_meta_of_a_sharded_index_was_lost_too(
+    ana: Machine, bob: Machine, bucket: Path, peer: OldPeer
+) -> None:
+    ana.use(bucket, hydrationStrategy=None)
+    peer.push_v1(version_1(b"one"))
+    with ana.open() as repo:
+        repo.sync.migrate_index()
+    synced(ana)
+    ana.put(MODEL, "state", "two")
+    synced(ana)
+    assert versions(ana) == {1: "one", 2: "two"}
+    shutil.rmtree(bucket / "_index")
+    (bucket / MONOLITH_KEY).unlink()
+    peer.push_v1(version_1(b"theirs"))
+    (bucket / META_KEY).unlink()
+    for machine in (ana, bob, ana):
+        synced(machine)
+    for machine in (ana, bob):
+        assert versions(machine) == {1: "theirs", 2: "two", 3: "one"}
+
+
 def test_only_a_version_whose_number_was_taken_gets_another_one_where_all_of_an_index_was_lost(
     ana: Machine, bob: Machine, bucket: Path, peer: OldPeer
 ) -> None:

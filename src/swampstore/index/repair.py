@@ -278,6 +278,12 @@ class Recovery:
         whole = replace(doc, entries={**doc.entries, **unnamed})
         return replace(found, doc=whole, is_dirty=True, is_recovered=True)
 
+    def were_left_out(self, partition: str, found: StoredDocument, snapshot: MetaSnapshot) -> bool:
+        """Whether a shard does not name what the base knows, and is stored as it was."""
+        stored = snapshot.versions.get(partition, {})
+        named = document(found).entries
+        return self._has_known({rel: one for rel, one in stored.items() if rel not in named})
+
     def _unnamed(self, versions: Mapping[str, ObjectInfo], found: StoredDocument) -> RawEntries:
         """Return entries of versions that a document does not name, or not as they are by now."""
         known = self._base.get_many(versions)

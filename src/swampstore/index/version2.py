@@ -155,8 +155,11 @@ class Version2(IndexVersion):
                 return Slice(partition, {}, GONE, complete=True)
             rebuilt = document(context.recovery.rebuilt(partition, found, snapshot.meta))
             return Slice(partition, reader.covered(rebuilt.entries), None, complete=False)
-        found = context.recovery.completed(partition, found, snapshot)
+        told = found
+        found = context.recovery.completed(partition, told, snapshot)
         assert found.doc is not None
+        if found is not told:
+            reader.leaves_out |= context.recovery.were_left_out(partition, told, snapshot)
         is_complete = True
         if found.doc.removed and not snapshot.tells_of(partition, found):
             found = with_uncommitted(partition, found, context.watch.look_again())
