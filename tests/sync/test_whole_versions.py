@@ -946,3 +946,28 @@ def test_content_of_another_version_is_not_read_in_the_place_of_what_nobody_has_
         with pytest.raises(ContentMissingError):
             left.bytes()
     assert ana.get(MODEL, "state") == "new\n"
+
+
+def test_a_version_can_be_deleted_whose_content_was_lost_and_whose_number_was_used_before(
+    ana: Machine, bob: Machine, eve: Machine, bucket: Path
+) -> None:
+    bob.use(bucket, hydrationStrategy=None)
+    ana.put(MODEL, "state", "old")
+    synced(ana)
+    synced(bob)  # without content
+    with ana.open() as repo:
+        repo.artifacts.delete(MODEL, "state")
+        repo.sync.push()
+    eve.put(MODEL, "state", "new")
+    synced(eve)
+    assert named(eve) == {"1/raw", "1/metadata.yaml", "latest"}
+    (bucket / HOME / "1/raw").unlink()
+    bob.use(bucket, hydrationStrategy="full")
+    synced(bob)
+    with bob.open() as repo:
+        repo.artifacts.delete(MODEL, "state")
+    assert synced(bob)["conflicts"] == []
+    for machine in (eve, bob):
+        synced(machine)
+        assert named(machine) == set()
+    assert not (eve.cache / HOME).exists()

@@ -13,7 +13,7 @@ from swampstore.errors import DiskError, MetadataError, ValidationError
 from swampstore.files.signature import signature
 from swampstore.index.base import LEAVING
 from swampstore.index.errors import IncompleteSyncError
-from swampstore.index.path_kinds import is_metadata, unit_of
+from swampstore.index.path_kinds import is_lazy, is_metadata, unit_of
 from swampstore.index.results import Progress, Pulled, Skipped
 from swampstore.index.state import LEFT_OUT
 from swampstore.index.workers import Deadline
@@ -24,7 +24,7 @@ from swampstore.sync.context import SyncContext
 from swampstore.sync.downloads import BATCH
 from swampstore.sync.hashing import holds
 from swampstore.sync.lost_base import LOST, has_come, hollow_versions, numbered_anew, told_again
-from swampstore.sync.pull_plan import PullPlanner, PullWork
+from swampstore.sync.pull_plan import PullPlanner, PullWork, known_of
 from swampstore.sync.push_plan import partitions_of
 from swampstore.sync.start_over import (
     forget_vain_removals,
@@ -75,6 +75,7 @@ class Pull:
         replaced = self._replaced(work)
         transfer.run()
         self._drop_content(work, transfer, replaced)
+        self._learn_of_lost_content(work)
         self._rescue(work)
         deleted = self._remove(work, transfer)
         self._clear_leftovers(work, transfer)
@@ -113,6 +114,17 @@ class Pull:
             if before is not None and now is not None and now != before:
                 gone = transfer.install([Arrival(rel, None, work.expected[rel])])
                 self._context.base.apply(forgotten=[one.rel for one in gone])
+
+    def _learn_of_lost_content(self, work: PullWork) -> None:
+        """Know content as the index names it whose object is lost, and that was not here before.
+
+        Else who deletes its version would seem to have deleted what was in its place before.
+        """
+        before = self._context.base.get_many(work.dangling)
+        lost = [rel for rel, known in before.items() if known.held is None]
+        entries = {rel: work.downloads[rel].entry for rel in lost if is_lazy(rel)}
+        known = [known_of(rel, entry, None, None, 0) for rel, entry in entries.items()]
+        self._context.base.apply(known=known)
 
     def _drop_what_readers_brought(self, work: PullWork, transfer: Transfer) -> None:
         """Remove content that came after this pull had looked, and has changed on the remote.
