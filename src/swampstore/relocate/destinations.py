@@ -247,8 +247,18 @@ class Cache:
             self._sent.discard(rel)
 
     def wrong_of(self, known: Iterable[Known], deadline: Deadline) -> Iterator[str | None]:
-        """Look at the objects of all that is in the index, as `wrong` does."""
-        return self._wrong(self._meant((_moved(one), one) for one in known), deadline)
+        """Look at the objects of all that is in the index, as `wrong` does.
+
+        What was sent, and is listed as it was received, needs no other look.
+        """
+        left: list[Known] = []
+        listed = self._listed() if self._sent else {}
+        for one in known:
+            if one.rel in self._sent and one.etag is not None and listed.get(one.rel) == one.etag:
+                yield None
+            else:
+                left.append(one)
+        yield from self._wrong(self._meant((_moved(one), one) for one in left), deadline)
 
     def _wrong(self, meant: Iterable[_Meant], deadline: Deadline) -> Iterator[str | None]:
         looks = in_parallel(self._look_at_all, _tasks(meant), _CONCURRENCY, deadline)
@@ -278,10 +288,14 @@ class Cache:
         listed: dict[str, str] | None = None
         for file, one in files:
             if listed is None and one and _MD5.fullmatch(one.etag or ""):
-                root = self.names.remote("")
-                listed = {one.key.removeprefix(root): one.etag for one in self._store.list(root)}
+                listed = self._listed()
             etag = listed.get(one.rel, "") if listed and one else ""
             yield _Meant(file, one, etag if _MD5.fullmatch(etag) else "")
+
+    def _listed(self) -> dict[str, str]:
+        """Return how the store calls each object of the namespace, by path."""
+        root = self.names.remote("")
+        return {one.key.removeprefix(root): one.etag for one in self._store.list(root)}
 
     def _look_at_all(self, task: list[_Meant]) -> list[_Object | None]:
         return [self._look(meant) for meant in task]

@@ -19,7 +19,7 @@ from swampstore.index.path_kinds import is_marker
 from swampstore.index.path_map import Names
 from swampstore.layout import DEFERRED, METADATA, RAW, is_temp, parse_version
 from swampstore.relocate.destinations import Destination
-from swampstore.sync.complete import check_saved, is_content_here
+from swampstore.sync.complete import check_saved, is_content_here, is_saved_at_a_glance
 from swampstore.sync.hashing import hash_file
 from swampstore.yaml_dialect import load_mapping
 
@@ -242,6 +242,8 @@ def names_in(path: str) -> list[str]:
 
 def is_damaged(names: Names, version_rel: str) -> bool:
     """Whether the content of a version is not what was saved."""
+    if is_saved_at_a_glance(names, version_rel):
+        return False
     raw = f"{version_rel}/{RAW}"
     sha256, found = hash_file(names.local(raw))
     try:

@@ -6,6 +6,8 @@ it for a version, perhaps for the latest one, and find nothing to read.
 
 from __future__ import annotations
 
+import hashlib
+
 from swampstore.artifacts.metadata import Metadata, decode
 from swampstore.errors import ContentDamagedError, MetadataError
 from swampstore.files import disk_errors, read_file
@@ -16,6 +18,9 @@ from swampstore.index.path_map import Names
 from swampstore.layout import METADATA, RAW, ref_of
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.sync.context import SyncContext
+from swampstore.sync.hashing import read_small
+
+_SMALL = 64 << 10
 
 
 def is_content_here(names: Names, version_rel: str) -> bool:
@@ -86,6 +91,17 @@ def check_saved(names: Names, rel: str, sha256: str, size: int, told: bytes | No
         f"the content of {ref_of(name_rel)} version {version} is damaged: it is not what was saved,"
         " so nobody else gets to see it",
         hint="Run `swampstore doctor --deep`, which tells where a good copy is.",
+    )
+
+
+def is_saved_at_a_glance(names: Names, version_rel: str) -> bool:
+    """Whether the content of a version is small, and surely what its metadata speaks of."""
+    path = names.local(version_rel)
+    content = read_small(f"{path}/{RAW}", _SMALL)
+    if content is None:
+        return False
+    return _names_hash(
+        read_small(f"{path}/{METADATA}", _SMALL), hashlib.sha256(content).hexdigest()
     )
 
 

@@ -15,6 +15,8 @@ from swampstore.files.signature import Signature, signature, signature_of
 from swampstore.index.errors import SyncError
 
 _PIECE = 1 << 20
+# Without O_NONBLOCK, opening a FIFO would wait for somebody to write into it.
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _ATTEMPTS = 3
 _NO_FILE = frozenset({errno.ELOOP, errno.ENXIO})  # open() of a symbolic link, of a socket
 
@@ -31,6 +33,24 @@ def hash_file(path: str) -> tuple[str, Signature]:
         if signature(path) == before:
             return digest, before
     raise _keeps_changing(path)
+
+
+def read_small(path: str, most: int) -> bytes | None:
+    """Return all that a file holds, None if that is more, or cannot be read; told at a glance.
+
+    Nobody looks whether it changes meanwhile.
+    """
+    try:
+        fd = os.open(path, _FLAGS)
+    except OSError:
+        return None
+    try:
+        data = os.read(fd, most + 1)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    return data if len(data) <= most else None
 
 
 def holds(path: str, sha256: str | None) -> bool | None:
@@ -89,10 +109,8 @@ def _hash_once(path: str, update: Callable[[bytes], object] | None = None) -> tu
 
 
 def _open_regular(path: str) -> int:
-    # Without O_NONBLOCK, opening a FIFO would wait for somebody to write into it.
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        fd = os.open(path, flags)
+        fd = os.open(path, _FLAGS)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from error
     except OSError as error:
