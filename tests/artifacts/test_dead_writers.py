@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from swampstore import Draft, Owner, Repo, open_repo
 from swampstore.artifacts.groups import Deferral, Receipt
+from swampstore.artifacts.metadata import encode
 from swampstore.errors import NotFoundError
 from swampstore.layout import CLAIM
 from tests.support.forked import in_child
@@ -58,7 +60,45 @@ def killed(directory: Path, work: Callable[[Repo], object]) -> None:
     assert in_child(begin)
 
 
+def half_an_append(repo: Repo) -> None:
+    """Be killed between two pieces of what is appended."""
+
+    def pieces() -> Iterator[bytes]:
+        yield b"half"
+        die()
+
+    repo.store.append(repo.ref(MODEL, "log"), pieces())
+
+
+def save_as_others_do(repo: Repo, name: str, version: int) -> None:
+    """Save the next version as another program does, which knows nothing of intents."""
+    ref = repo.ref(MODEL, name)
+    draft = Draft(streaming=True).checked()
+    content = b"theirs"
+    checksum = hashlib.sha256(content).hexdigest()
+    at = "2026-06-01T10:00:00.000Z"
+    metadata = draft.metadata(name, version, Owner(), at, len(content), checksum)
+    directory = Path(repo.tree.path(ref.version_rel(version)))
+    directory.mkdir()
+    (directory / "metadata.yaml").write_bytes(encode(metadata))
+    (directory / "raw").write_bytes(content)
+    (directory.parent / "latest").write_text(str(version))
+
+
 class TestOneRepository:
+    @pytest.mark.parametrize("is_overtaken", [False, True])
+    def test_half_an_append_goes_also_where_another_program_saved_since(
+        self, repo: Repo, *, is_overtaken: bool
+    ) -> None:
+        repo.artifacts.save(MODEL, "log", b"one", streaming=True)
+        killed(Path(repo.config.repo_dir), half_an_append)
+        if is_overtaken:
+            save_as_others_do(repo, "log", 2)
+        with open_repo(repo.config.repo_dir) as again:
+            again.rebuild_catalog()
+            assert again.version(MODEL, "log", 1).bytes() == b"one"
+            assert len(again.versions(MODEL, "log")) == 1 + is_overtaken
+
     def test_a_number_that_the_dead_claimed_is_free(self, repo: Repo) -> None:
         save(repo)
         killed(Path(repo.config.repo_dir), stream)

@@ -72,7 +72,7 @@ def _finish_or_undo(tree: Tree, ref: DataRef, details: Mapping[str, Any], *, is_
     with tree.changing(ref.rel) as change:
         match details["op"]:
             case "append":
-                _cut_torn_append(tree, change, ref)
+                _cut_torn_append(tree, change, ref, details.get("versions", {}).get(ref.rel))
             case "delete":
                 # Where data of others is in its directory, a name cannot go in one step.
                 for version in details.get("numbers", ()):
@@ -96,15 +96,20 @@ def _clear_claims(tree: Tree, change: Change, ref: DataRef) -> None:
             change.remove_empty_dir(ref.version_rel(version))
 
 
-def _cut_torn_append(tree: Tree, change: Change, ref: DataRef) -> None:
-    """Drop appended bytes that the metadata does not know of yet."""
-    version = on_disk.effective_marker(tree, ref)
-    metadata = on_disk.read_metadata(tree, ref, version) if version else None
-    raw = ref.file_rel(version, RAW)
-    if metadata is None or not metadata.streaming or metadata.size is None:
-        return
-    if os.path.getsize(tree.path(raw)) > metadata.size:
-        change.truncate(raw, metadata.size)
+def _cut_torn_append(tree: Tree, change: Change, ref: DataRef, meant: Sequence[int] | None) -> None:
+    """Drop appended bytes that the metadata does not know of yet.
+
+    Another program may have saved the next version since. What older releases intended tells no
+    version: they meant the latest one.
+    """
+    for version in meant or [on_disk.effective_marker(tree, ref)]:
+        metadata = on_disk.read_metadata(tree, ref, version) if version else None
+        if metadata is None or not metadata.streaming or metadata.size is None:
+            continue
+        raw = ref.file_rel(version, RAW)
+        size = tree.size(raw)
+        if size is not None and size > metadata.size:
+            change.truncate(raw, metadata.size)
 
 
 def _finish_commit(change: Change, ref: DataRef, versions: Sequence[int]) -> None:

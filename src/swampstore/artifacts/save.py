@@ -147,7 +147,13 @@ class ArtifactStore:
         Raises ContentDamagedError if its content is not what was saved: that could not be told any
         more afterwards.
         """
-        with self.mutations.changing(ref, "append") as change:
+        meant: list[int] = []
+
+        def choose() -> None:
+            meant.append(on_disk.effective_marker(self.tree, ref))
+
+        versions = {ref.rel: meant}
+        with self.mutations.changing(ref, "append", versions=versions, check=choose) as change:
             metadata = self._require_latest(ref)
             if not metadata.streaming:
                 raise NotStreamingError(
